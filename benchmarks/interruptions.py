@@ -479,6 +479,7 @@ def main() -> None:
     if not verbs:
         parser.error(f"--only: there are {', '.join(VERBS)}")
     modules = [m.name for m in pkgutil.walk_packages(omniset.__path__, "omniset.") if "__main__" not in m.name]
+    os.environ["OMP_NUM_THREADS"] = "1"  # threads that a process has started would be missing in what it forks
     os.environ.setdefault("PYTHONWARNINGS", "ignore:resource_tracker")  # which tells that the killed left semaphores
     multiprocessing.get_context("forkserver").set_forkserver_preload([__name__, *modules])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that no disk stays mounted

@@ -45,8 +45,15 @@ def predict(folder, out, scheduler="synchronous", *more, sets="sets"):
     return main([*words, *QUIET, *more])
 
 
+def unfinished(out):
+    return out.with_name(f".{out.name}.unfinished")
+
+
 def made(out):
-    return {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
+    if not out.exists():
+        out = unfinished(out)
+    there = (path for path in out.iterdir() if path.is_file() and path.name not in ("run.json", ".lock"))
+    return {path.name: path.read_bytes() for path in there}
 
 
 def test_a_part_is_what_the_command_makes_of_it_alone(folder, tmp_path):
@@ -73,7 +80,7 @@ def test_two_workers_of_which_one_is_killed(folder, tmp_path):
         killed = []
 
         def kill():  # when the first part is done, and others are at work
-            while not [*tmp_path.glob(f"many/{RECORDS}/part-*.json")]:
+            while not [*tmp_path.glob(f".many.unfinished/{RECORDS}/part-*.json")]:
                 time.sleep(0.001)
             killed.append(cluster.workers[0].pid)
             os.kill(killed[0], signal.SIGKILL)
@@ -86,7 +93,7 @@ def test_two_workers_of_which_one_is_killed(folder, tmp_path):
     assert made(tmp_path / "many") == made(tmp_path / "alone")
 
 
-def test_what_is_done_is_kept(folder, tmp_path, monkeypatch, capsys):
+def test_what_is_done_is_kept(folder, tmp_path, monkeypatch, capsys, as_asked):
     work, numbers = parts.do, []
 
     def interrupted(job, part):
@@ -100,13 +107,17 @@ def test_what_is_done_is_kept(folder, tmp_path, monkeypatch, capsys):
         assert predict(folder, tmp_path / "out") == 130
         assert "--resume true goes on" in capsys.readouterr().err
         assert len(made(tmp_path / "out")) == 3
+        assert predict(folder, tmp_path / "out") == 2
+        assert "--resume true goes on" in capsys.readouterr().err
+        assert predict(folder, tmp_path / "out", "synchronous", "--resume=true", "--shard_size=3") == 2
+        assert "shard_size was None, is 3" in capsys.readouterr().err
         assert predict(folder, tmp_path / "out", "synchronous", "--resume=true") == 0
     assert numbers == [f"part.{i}" for i in (0, 1, 2, 3, 3, 4, 5, 6, 7)]
     assert predict(folder, tmp_path / "anew") == 0
     assert made(tmp_path / "out") == made(tmp_path / "anew")
     # Of other settings nothing is taken up; a part whose file has changed is made again.
     assert predict(folder, tmp_path / "out", "synchronous", "--resume=true", "--shard_size=3") == 2
-    assert "shard_size was None, is 3" in capsys.readouterr().err
+    assert "--replace true" in capsys.readouterr().err
     os.utime(folder / "sets" / "part.5.parquet", (1, 1))
     (tmp_path / "out" / "part.2.parquet").unlink()
     with monkeypatch.context() as patch:
@@ -114,15 +125,15 @@ def test_what_is_done_is_kept(folder, tmp_path, monkeypatch, capsys):
         assert predict(folder, tmp_path / "out", "synchronous", "--resume=true") == 0
     assert numbers[9:] == ["part.2", "part.5"]
     assert made(tmp_path / "out") == made(tmp_path / "anew")
-    # Anew only where that is said, and not beside what an earlier run has made of other parts.
+    # Anew only where that is said, and all of it.
     before = made(tmp_path / "out")
     assert predict(folder, tmp_path / "out") == 2
     assert "--replace true" in capsys.readouterr().err
-    assert predict(folder, tmp_path / "out", "synchronous", "--replace=true", sets="sets/part.[01].parquet") == 2
-    assert "part.2.parquet of files that are not given now" in capsys.readouterr().err
     assert made(tmp_path / "out") == before
     assert predict(folder, tmp_path / "out", "synchronous", "--replace=true", "--shard_size=3") == 0
     assert made(tmp_path / "out").keys() == before.keys()
+    assert predict(folder, tmp_path / "out", "synchronous", "--replace=true", sets="sets/part.[01].parquet") == 0
+    assert sorted(made(tmp_path / "out")) == ["part.0.parquet", "part.1.parquet"]
 
 
 def test_a_part_that_fails_leaves_the_others(folder, tmp_path, capsys):
@@ -221,15 +232,15 @@ def test_columns_beside_each_other(tmp_path):
     assert (tmp_path / "n.tsv").read_text() == "#OTU ID\ts\tt\na\t0.0\t2.0\nu\t3.0\t0.0\nv\t1.0\t5.0\n"
 
 
-def test_records_say_by_what_a_part_was_made(folder, tmp_path):
+def test_records_say_by_what_parts_were_made(folder, tmp_path):
     assert predict(folder, tmp_path / "out", sets="sets/part.0.parquet") == 0
-    record = json.loads((tmp_path / "out" / RECORDS / "part-part.0.json").read_text())
-    assert len(record["settings"]["model"]) == 2
-    assert not {"device", "progress"} & record["settings"].keys()
+    settings = json.loads((tmp_path / "out" / RECORDS / "settings.json").read_text())
+    assert len(settings["model"]) == 2
+    assert not {"device", "progress"} & settings.keys()
 
 
 @pytest.fixture
-def here(folder, tmp_path, monkeypatch):
+def here(folder, tmp_path, monkeypatch, as_asked):
     shutil.copytree(folder, tmp_path / "here")
     monkeypatch.chdir(tmp_path / "here")
     return tmp_path / "here"
@@ -241,8 +252,10 @@ def tree(folder):
 
 def refused(capsys, words, said):
     before = tree(Path.cwd())
-    for more in ([], ["--replace=true"], ["--resume=true"]):
-        assert main([*words, "--scheduler=synchronous", *QUIET, *more]) == 2
+    words = [*words, "--scheduler=synchronous", *QUIET]
+    each = (said,) * 3 if isinstance(said, str) else said
+    for more, said in zip(([], ["--replace=true"], ["--resume=true"]), each, strict=True):
+        assert main([*words, *more]) == 2
         assert said in capsys.readouterr().err
         assert tree(Path.cwd()) == before
 
@@ -277,22 +290,22 @@ def test_inputs_and_what_nobody_has_made_stay(words, model, here, capsys):
 def test_a_folder_of_others_is_no_place_for_parts(here, capsys):
     Path("own/part.0").mkdir(parents=True)
     Path("own/part.0/precious").write_text("mine")
-    refused(capsys, ["predict", "sets", "--model=model", "--out=own"], "which this command has not made")
+    refused(capsys, ["predict", "sets", "--model=model", "--out=own"], "no run of Omniset has made")
     assert main(["predict", "sets", "--model=model", "--out=out", "--scheduler=synchronous", *QUIET]) == 0
     Path("out/notes.txt").write_text("mine")
-    refused(capsys, ["predict", "sets", "--model=model", "--out=out"], "notes.txt")
+    refused(capsys, ["predict", "sets", "--model=model", "--out=out"], ("--replace true", "notes.txt", "notes.txt"))
     Path("out/notes.txt").unlink()
-    refused(capsys, ["embed", "sets", "--model=model", "--out=out"], "which this command has not made")
+    refused(capsys, ["embed", "sets", "--model=model", "--out=out"], "parts of predict of another run")
 
 
-@pytest.mark.parametrize("path", [f"{RECORDS}/run.json", f"{RECORDS}/part-part.0.json"])
+@pytest.mark.parametrize("path", ["run.json", f"{RECORDS}/settings.json", f"{RECORDS}/part-part.0.json"])
 @pytest.mark.parametrize("text", ["", "{", "[]", "[" * 100_000, '{"settings": 3, "file": []}', '{"made": "../x"}'])
 def test_a_damaged_record_is_one_line(path, text, here, capsys):
     assert main(["predict", "sets", "--model=model", "--out=out", "--scheduler=synchronous", *QUIET]) == 0
     Path("out", path).write_text(text)
-    before = tree(here)
+    before = tree(here / "out")
     assert (
         main(["predict", "sets", "--model=model", "--out=out", "--scheduler=synchronous", *QUIET, "--resume=true"]) == 2
     )
     assert Path(path).name in capsys.readouterr().err
-    assert tree(here) == before
+    assert tree(here / "out") == before

@@ -68,18 +68,16 @@ def _parts(arguments: dict[str, Any]) -> list[Path]:
 
 
 def _one_abundance(arguments: dict[str, Any]) -> Any:
-    def join(made: Mapping[str, Path]) -> list[str]:
+    def join(made: Mapping[str, Path], out: Path) -> list[str]:
         from omniset.tables import joined
 
-        table = joined.beside(made, "abundance.tsv", arguments["out"] / "abundance.tsv")
+        table = joined.beside(made, "abundance.tsv", out / "abundance.tsv")
         return [f"{len(made):,} samples, {len(table):,} taxa: abundance.tsv has all of them"]
 
     return join
 
 
-@in_parts(
-    "reads", _parts, place=lambda path: json.dumps([str(path)]), join=_one_abundance, joined=lambda _: "abundance.tsv"
-)
+@in_parts("reads", _parts, place=lambda path: json.dumps([str(path)]), join=_one_abundance)
 @takes(Reading)
 @takes(ClassifierOptions, *USING)
 @takes(Saving)

@@ -10,7 +10,7 @@ from typing import Any
 from omniset.cli.options import Function, Taken
 from omniset.options import check, option, options
 
-Join = Callable[[Mapping[str, Path]], Iterable[str]]
+Join = Callable[[Mapping[str, Path], Path], Iterable[str]]
 
 
 @options
@@ -37,8 +37,7 @@ def in_parts(
     place: Callable[[Path], Any] = lambda path: path,
     endings: Sequence[str] = (),
     unsaid: str | None = None,
-    join: Callable[[dict[str, Any]], Join] = lambda arguments: lambda made: [],
-    joined: Callable[[dict[str, Any]], str | None] = lambda arguments: None,
+    join: Callable[[dict[str, Any]], Join] = lambda arguments: lambda made, out: [],
 ) -> Callable[[Function], Function]:
     """Give a command the options of `Scheduling`.
 
@@ -48,7 +47,6 @@ def in_parts(
         place: A file as the argument has it.
         endings: Of files that are made of a part, the default first; without any, a folder is made of each.
         unsaid: See `omniset.runs.parts.Job`.
-        joined: By all arguments, the name of what `join` writes.
         join: By all arguments, what is done when all parts are; see `omniset.runs.parts.run`.
     """
 
@@ -66,19 +64,18 @@ def in_parts(
                 function(*words, **arguments)
 
         def _run(name: str, address: str, resume: bool, arguments: dict[str, Any]) -> None:
-            from omniset.runs import parts, scheduler
+            from omniset.runs import folders, parts, scheduler
 
             scheduler.check(address)
             if arguments.get("devices", 1) * arguments.get("num_nodes", 1) > 1:
                 raise ValueError("devices and num_nodes share one file out, scheduler many: give one of them")
+            folders.REPLACE.set(arguments["replace"])
             out = arguments["out"]
             ending = parts.ending_of(out, endings, endings[0]) if endings else None
             rest = {key: value for key, value in arguments.items() if key not in (argument, "out")}
             found = parts.named(find(arguments), place)
             options = {"resume": resume, "progress": arguments["progress"], "join": join(arguments)}
-            together = joined(arguments)
-            job = parts.Job(name, argument, rest, out, ending, unsaid, () if together is None else (together,))
-            parts.run(job, found, address, **options)
+            parts.run(parts.Job(name, argument, rest, out, ending, unsaid), found, address, **options)
 
         scheduled.taken = [taken, *getattr(function, "taken", [])]  # type: ignore[attr-defined]
         return scheduled  # type: ignore[return-value]

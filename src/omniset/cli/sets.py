@@ -43,7 +43,7 @@ def _parts(arguments: dict[str, Any]) -> list[Path]:
 
 
 def _each_set_once(arguments: dict[str, Any]) -> Any:
-    def join(made: Mapping[str, Path]) -> list[str]:
+    def join(made: Mapping[str, Path], out: Path) -> list[str]:
         from omniset.tables import joined
 
         joined.require_each_once(made, "set")

@@ -239,7 +239,8 @@ def take_up(out: Path, kind: str, command: str, resume: bool | None, replace: bo
             raise ValueError(f"{work} is in the way of the run, and no run of Omniset has made it: move it elsewhere")
         if resume and record["kind"] == kind:
             for path in work.rglob(".*-*"):  # half written, by what was killed
-                path.unlink()
+                if path.is_file():
+                    path.unlink()
             return
         if resume is not None and not replace and has_work(work):
             raise ValueError(
@@ -251,11 +252,20 @@ def take_up(out: Path, kind: str, command: str, resume: bool | None, replace: bo
         # Rows of an evaluation say by which settings they were made, and are those of others too; checkpoints of a fit
         # by another command would be refused.
         same = record["command"] == command
-        for path in place.iterdir():
+        if same and kind.startswith("parts"):  # each is written anew or not at all
+            shutil.copytree(place, work, copy_function=_link, dirs_exist_ok=True, ignore=shutil.ignore_patterns(LOCK))
+        for path in place.iterdir() if not kind.startswith("parts") else ():
             kept = path.name in TRAINING or only_training(path) if path.is_dir() and not path.is_symlink() else False
             if kept and (same or (path.name == ROWS and kind.startswith("evaluation"))):
                 shutil.copytree(path, work / path.name)
     write_record(work, kind, command, None)
+
+
+def _link(file: str, to: str) -> None:
+    try:
+        os.link(file, to)
+    except OSError:  # a file system without
+        shutil.copy2(file, to)
 
 
 @contextmanager

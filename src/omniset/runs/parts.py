@@ -20,20 +20,22 @@ import tempfile
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import omniset
-from omniset.runs.console import RECORDS, line_of, own_command, resumable, run_folder, say, say_notes
+from omniset.runs.console import RECORDS, line_of, say, say_notes
 from omniset.runs.files import plain, write_json
-from omniset.runs.folders import RECORD, check, read_record, swap, write_record
+from omniset.runs.folders import RECORD
 from omniset.runs.locks import NAME as LOCK
 from omniset.runs.progress import Progress
+from omniset.runs.verbs import working_folder
 
 COMPRESSED = (".gz", ".bz2", ".xz")
+SETTINGS = "settings.json"  # of all parts, among their records
 SHOWN = 10  # warnings and failures that are printed
 COMPUTING = ("device", "progress", "replace")  # options that change nothing
 BAD_INPUT = (ValueError, OSError, ImportError, MemoryError)
@@ -65,7 +67,6 @@ class Job:
         out: Folder of what is made.
         ending: Of the file that is made of a part; None: a folder is.
         unsaid: Pattern of warnings that are of a part alone, not of all of them.
-        joined: Names of what is made of all parts together.
         words: The command as it was typed, which reports quote.
         here: Folder in which it was typed.
         version: Of Omniset there.
@@ -77,26 +78,26 @@ class Job:
     out: Path
     ending: str | None
     unsaid: str | None = None
-    joined: tuple[str, ...] = ()
     words: tuple[str, ...] = field(default_factory=lambda: tuple(sys.argv[1:]))
     here: str = field(default_factory=os.getcwd)
     version: str = omniset.__version__
-
-    @property
-    def kind(self) -> str:
-        return f"parts by {self.function}"
 
     def made(self, part: Part) -> Path:
         return self.out / f"{part.name}{self.ending or ''}"
 
     def settings(self) -> dict[str, Any]:
-        """All that what is made depends on beside the part."""
+        """All that what is made depends on beside the part.
+
+        Raises:
+            FileNotFoundError: The model is not there.
+        """
         arguments = {name: value for name, value in self.arguments.items() if name not in COMPUTING}
         model = Path(arguments["model"])
         if not (model / "config.json").is_file():
             raise FileNotFoundError(f"model={model} is no folder of a model, such as fit writes: it has no config.json")
         checksums = [_checksum(model / name) for name in ("config.json", "model.safetensors")]
-        settings: dict[str, Any] = plain(arguments | {"model": checksums, "omniset": self.version, "torch": _torch()})
+        about = {"model": checksums, "omniset": self.version, "torch": str(torch.__version__)}
+        settings: dict[str, Any] = plain(arguments | about)
         return settings
 
 
@@ -189,25 +190,21 @@ def do(job: Job, part: Part) -> Outcome:
     module, name = job.function.split(":")
     with _one_at_a_time, _as_typed(job) as said:
         try:
-            command = getattr(importlib.import_module(module), name)
+            command, place = getattr(importlib.import_module(module), name), job.made(part)
             with tempfile.TemporaryDirectory(dir=job.out / RECORDS, ignore_cleanup_errors=True) as work:
-                made = Path(work) / job.made(part).name
+                made = Path(work) / place.name
                 command(**job.arguments | {job.argument: part.value, "out": made, "progress": False})
-                _move(made, job.made(part))
+                remove(place)  # of a worker that was thought dead, or of a file that has changed since
+                made.rename(place)
         except BAD_INPUT as error:
             return Outcome(error=line_of(error))
     notes = re.findall(r"^warning: (.*)$", said.getvalue(), flags=re.MULTILINE)
     return Outcome([note for note in notes if job.unsaid is None or not re.match(job.unsaid, note)])
 
 
-def _move(made: Path, place: Path) -> None:
-    """To its place, over what the same work has made there: before, or on a worker that was thought dead."""
-    if made.is_file():
-        made.replace(place)
-        return
-    record = read_record(made)
-    check(place, [] if record is None else [record["kind"]], replace=True)
-    swap(made, place)
+def remove(made: Path) -> None:
+    """What was made of a part, within the folder of the run."""
+    shutil.rmtree(made) if made.is_dir() else made.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -235,37 +232,35 @@ def run(
     *,
     resume: bool,
     progress: bool,
-    join: Callable[[Mapping[str, Path]], Iterable[str]] = lambda made: [],
+    join: Callable[[Mapping[str, Path], Path], Iterable[str]] = lambda made, out: [],
 ) -> None:
     """Run the command on all parts. What is done is kept whatever becomes of the others.
 
     Args:
         scheduler: See `omniset.runs.scheduler.each`.
         resume: Keep what is done, by the same settings and of the same files.
-        join: Is given what was made, by part, when all is done; gives lines to say.
+        join: Is given what was made, by part, and the folder of it, when all is done; gives lines to say.
 
     Raises:
         ValueError: Parts failed.
     """
     from omniset.runs.scheduler import each
 
-    records = Records(job, parts)
-    records.check(resume, job.arguments["replace"])
-    with resumable(job.out), run_folder(job.out):
-        left = [part for part in parts if not (resume and records.has(part))]
-        records.begin(resume)
-        if len(left) < len(parts):
-            say(f"{len(parts) - len(left):,} of {len(parts):,} parts are done already")
+    settings, reads = job.settings(), [*(part.path for part in parts), Path(job.arguments["model"])]
+    with working_folder(job.out, job.function.split(":")[1], "parts", reads=reads, resume=resume) as folder:
+        job = replace(job, out=folder.path)
+        done = _take_up(job, parts, settings)
+        if done:
+            say(f"{len(done):,} of {len(parts):,} parts are done already")
         failed: dict[str, str] = {}
         told: dict[str, None] = {}
         with Progress("parts", len(parts), progress, unit="parts") as bar:
-            done = len(parts) - len(left)
-            for part, outcome in each(job, left, scheduler):
+            for part, outcome in each(job, [part for part in parts if part not in done], scheduler):
                 if outcome.error is None:
-                    records.keep(part)
+                    write_json(_record(job, part), _state(part.path))
                     told |= dict.fromkeys(outcome.warnings)
-                    done += 1
-                    bar.at(done)
+                    done.append(part)
+                    bar.at(len(done))
                 else:
                     failed[str(part.path)] = outcome.error
         say_notes([*told][:SHOWN])
@@ -273,11 +268,9 @@ def run(
             say_notes([f"{len(told) - SHOWN:,} more warnings"])
         if failed:
             raise _failure(failed, len(parts), job.out)
-        made = {part.name: job.made(part) for part in parts}
-        lines = [*join(made)]
-        for line in lines:
+        for line in join({part.name: job.made(part) for part in parts}, job.out):
             say(line)
-        say(f"Written to {job.out}: {len(parts):,} parts, such as {made[parts[0].name].name}")
+        say(f"Written to {folder.out}: {len(parts):,} parts, such as {job.made(parts[0]).name}")
 
 
 def _failure(failed: dict[str, str], number: int, out: Path) -> ValueError:
@@ -292,85 +285,58 @@ def _failure(failed: dict[str, str], number: int, out: Path) -> ValueError:
     return ValueError(f"{others}{named}{kept if len(failed) < number else ''}")
 
 
-class Records:
-    """What is done, in the folder `.parts`: `run.json` lists all that the command makes in `out`, and of each part that
-    is done a file has the settings of the command, and size and time of the part's file.
+def _take_up(job: Job, parts: Sequence[Part], settings: dict[str, Any]) -> list[Part]:
+    """Make the folder of a run ready: it keeps what is done of these parts, and nothing else.
+
+    Raises:
+        ValueError: It was done by other settings, or is not known by which.
     """
-
-    def __init__(self, job: Job, parts: Sequence[Part]) -> None:
-        self.job, self.folder, self.settings = job, job.out / RECORDS, job.settings()
-        self.makes: dict[str, Any] = dict.fromkeys(job.joined) | {job.made(part).name: None for part in parts}
-        self.reads = [*(part.path for part in parts), Path(job.arguments["model"])]
-
-    def check(self, resume: bool, replace: bool) -> None:
-        """See that nothing in `out` is read, or made by anybody else, before any work.
-
-        Raises:
-            ValueError: There is such a thing; or what is done would be done again.
-        """
-        out, place = self.job.out, self.job.out.resolve()
-        if out.exists() and not out.is_dir():
-            raise ValueError(f"out must be a folder, {out} is a file")
-        for path in self.reads:
-            if place in (path.resolve(), *path.resolve().parents):
-                raise ValueError(f"out={out} is or holds {path}, which is read: choose another folder")
-        there = {path.name for path in out.iterdir()} - {RECORDS, LOCK} if out.is_dir() else set()
-        record = read_record(self.folder)
-        if there and (record is None or record["kind"] != self.job.kind):
-            raise ValueError(f"out={out} holds {min(there)}, which this command has not made: choose another folder")
-        if others := there - set((record or {}).get("made") or ()):
-            raise ValueError(f"out={out} holds {min(others)}, which this command has not made: move it elsewhere")
-        if others := there - set(self.makes):
-            raise ValueError(f"out={out} holds {min(others)} of files that are not given now: choose another folder")
-        if there and not (resume or replace):
-            raise ValueError(
-                f"out={out} holds what an earlier run has done: --resume true keeps that, --replace true does all anew"
-            )
-
-    def begin(self, resume: bool) -> None:
-        self.folder.mkdir(exist_ok=True)
-        record = read_record(self.folder)  # by now the folder is held
-        made = ((record or {}).get("made") or {}) | self.makes
-        for path in self.folder.iterdir():
-            if path.is_dir():  # half made, by a worker that was killed
-                shutil.rmtree(path, ignore_errors=True)
-            elif path.name != RECORD and not resume:
-                path.unlink()
-        write_record(self.folder, self.job.kind, own_command(), made)
-
-    def has(self, part: Part) -> bool:
-        """Whether it is done.
-
-        Raises:
-            ValueError: By other settings; the record is damaged.
-        """
-        path, made = self._path(part), self.job.made(part)
-        if not path.is_file() or not made.exists():
-            return False
-        try:
-            record = json.loads(path.read_text(encoding="utf-8"))
-            before, file, now = record["settings"], record["file"], self.settings
-            differing = [key for key in {**now, **before} if before.get(key) != now.get(key)]
-        except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{path} is damaged: remove it, and this part is done again") from error
-        if differing and self.job.arguments["replace"]:
-            return False
-        for key in differing:
-            what = "the model is another" if key == "model" else f"{key} was {before.get(key)!r}, is {now.get(key)!r}"
-            raise ValueError(f"{made} is of another run and cannot be resumed: {what}. Start anew, not resuming")
-        return bool(file == _state(part.path))
-
-    def keep(self, part: Part) -> None:
-        write_json(self._path(part), {"settings": self.settings, "file": _state(part.path)})
-
-    def _path(self, part: Part) -> Path:
-        return self.folder / f"part-{part.name}.json"
+    records = job.out / RECORDS
+    records.mkdir(exist_ok=True)
+    if any(records.iterdir()):
+        before = _read(records / SETTINGS, settings)
+        for key, now in settings.items():
+            if before[key] != now:
+                differs = "the model is another" if key == "model" else f"{key} was {before[key]!r}, is {now!r}"
+                raise ValueError(
+                    f"{job.out} holds parts of another run and cannot be resumed: {differs}. --replace true starts anew"
+                )
+    done = [part for part in parts if _is_done(job, part)]
+    names = {SETTINGS, *(_record(job, part).name for part in done)}
+    for path in records.iterdir():
+        if path.name not in names:
+            remove(path)
+    names = {RECORD, RECORDS, LOCK, *(job.made(part).name for part in done)}
+    for path in job.out.iterdir():
+        if path.name not in names:
+            remove(path)
+    write_json(records / SETTINGS, settings)
+    return done
 
 
-def _state(path: Path) -> list[int]:
+def _is_done(job: Job, part: Part) -> bool:
+    record, now = _record(job, part), _state(part.path)
+    return record.is_file() and job.made(part).exists() and _read(record, now) == now
+
+
+def _record(job: Job, part: Part) -> Path:
+    return job.out / RECORDS / f"part-{part.name}.json"
+
+
+def _read(path: Path, like: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if record.keys() != like.keys():
+            raise ValueError(record)
+    except (OSError, ValueError, RecursionError, AttributeError) as error:
+        raise ValueError(f"{path} is damaged: nothing of that run is resumed, --replace true starts anew") from error
+    return record
+
+
+def _state(path: Path) -> dict[str, int]:
     """Bytes and time of the last change, of all files of a store."""
     files = [p.stat() for p in path.rglob("*") if p.is_file()] if path.is_dir() else [path.stat()]
-    return [sum(f.st_size for f in files), max((f.st_mtime_ns for f in files), default=0)]
+    return {"bytes": sum(f.st_size for f in files), "changed_ns": max((f.st_mtime_ns for f in files), default=0)}
 
 
 def _checksum(path: Path) -> int:
@@ -379,7 +345,3 @@ def _checksum(path: Path) -> int:
         while block := file.read(1 << 24):
             checksum = zlib.crc32(block, checksum)
     return checksum
-
-
-def _torch() -> str:
-    return str(torch.__version__)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from omniset.runs.folders import remove
+from omniset.runs.parts import remove
 from omniset.tables.files import TableFile, TableWriter
 
 
@@ -33,7 +33,7 @@ def require_each_once(made: Mapping[str, Path], column: str, table: str = "") ->
     first, second = ([*made][part_of[order[again[0] + i]]] for i in (0, 1))
     names = [set(_names(made[part] / table, column)) for part in (first, second)]
     for part in (first, second):
-        made[part].unlink() if made[part].is_file() else remove(made[part])
+        remove(made[part])
     raise ValueError(
         f"{column} {min(names[0] & names[1])!r} is in the part {first} and in the part {second}: all rows of a "
         f"{column} must be in one part"
