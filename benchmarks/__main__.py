@@ -10,6 +10,7 @@ NAMES = (
     "batches",
     "multisets",
     "busy",
+    "held_back",
     "scale",
     "memory",
     "ensembles",
@@ -24,7 +25,7 @@ NAMES = (
     "interruptions",
     "tables",
 )
-TAKE_OPTIONS = ("cells", "fuzz", "genomes", "interruptions", "regions", "speed")
+TAKE_OPTIONS = ("cells", "fuzz", "genomes", "held_back", "interruptions", "regions", "speed")
 
 if sys.argv[1:2] == [] or sys.argv[1] not in NAMES or (len(sys.argv) > 2 and sys.argv[1] not in TAKE_OPTIONS):
     sys.exit(f"usage: python -m benchmarks {{{','.join(NAMES)}}}")

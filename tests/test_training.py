@@ -42,7 +42,7 @@ def gradients(network, sets, targets, of_elements=False, max_elements=10**9, wei
     module.log = lambda *_, **__: None
     batch = all_of(sets, targets, of_elements=of_elements, max_elements=max_elements)
     network.zero_grad()
-    loss = module.step(batch, "train", module.train_metric)
+    loss = module.step(batch, "train")
     loss.backward()
     return loss.detach(), torch.cat([p.grad.flatten() for p in network.parameters() if p.grad is not None])
 

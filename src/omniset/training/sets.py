@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,9 +18,6 @@ from omniset.core.stored import StoredSet
 from omniset.training.data import Key
 from omniset.training.fit import TrainingModule
 from omniset.training.network import SetNetwork
-
-if TYPE_CHECKING:
-    from torchmetrics import MeanMetric
 
 # A source, the positions in the batch of its sets, and their numbers of elements.
 Part = tuple[SetBatch | Source, list[int], list[int]]
@@ -112,26 +109,24 @@ class SetModule(TrainingModule):
         seed: int,
         fingerprint: dict[str, Any],
     ) -> None:
-        from torchmetrics import MeanMetric
-
         super().__init__(network, learning_rate, weight_decay, seed, fingerprint)
         self.classify, self.options, self.max_elements = classify, options, max_elements
         self.class_weights = class_weights
         self.metric_name = "accuracy" if classify else "mse"
-        self.train_metric, self.val_metric = MeanMetric(), MeanMetric()
 
-    def step(self, batch: Batch, stage: str, metric: MeanMetric) -> Tensor:
+    def step(self, batch: Batch, stage: str) -> Tensor:
         parts, targets, weights = batch
         outputs = self.network.of_parts(parts, self.max_elements, **self.options)
         sums, totals, right, counted = (self._classes if self.classify else self._numbers)(outputs, targets, weights)
-        metric.update(right, counted)
         totals, rows = self._of_all(totals, len(targets))
         means = sums / totals.clamp(min=torch.finfo(totals.dtype).tiny)
         # Gradients, and what is logged, are averaged over the processes: of the parts of a mean that is to be the sum.
         loss = (means.sum() if self.classify else means.mean()) * self._processes
-        whole_epoch: dict[str, Any] = {"on_step": False, "on_epoch": True, "batch_size": rows, "prog_bar": True}
-        self.log(f"{stage}_loss", loss, sync_dist=True, **whole_epoch)
-        self.log(f"{stage}_{self.metric_name}", metric, **whole_epoch)
+        shown: dict[str, Any] = {"on_step": False, "on_epoch": True, "prog_bar": True, "sync_dist": True}
+        self.log(f"{stage}_loss", loss, batch_size=rows, **shown)
+        total = counted.sum()
+        mean = (right * counted).sum() / total.clamp(min=torch.finfo(total.dtype).tiny)
+        self.log(f"{stage}_{self.metric_name}", mean, batch_size=total, **shown)
         return loss
 
     @property
@@ -169,7 +164,7 @@ class SetModule(TrainingModule):
         return (counted * each).sum(0), counted.sum(0), each.detach(), counted
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
-        return self.step(batch, "train", self.train_metric)
+        return self.step(batch, "train")
 
     def validation_step(self, batch: Batch, index: int) -> None:
-        self.step(batch, "val", self.val_metric)
+        self.step(batch, "val")
