@@ -438,7 +438,7 @@ class Attack:
         elif outcome.code != code:
             found["exit"] = f"{outcome.code} in place of {code}: {_last(outcome)}"
         if "Traceback" in outcome.said:
-            found["traceback"] = _last(outcome)
+            found["traceback"] = " ".join(outcome.said.rpartition("Traceback")[2].split())[-300:]
         found |= {kind: _few(names) for kind, names in judge.damage(now).items()}
         if way != "SIGKILL" and (left := [n for n in judge.left(now) if n.startswith("tmp/") or not self.resumes]):
             found["left"] = _few(left)

@@ -370,7 +370,7 @@ def test_decode_embeds_anew_what_another_model_embedded(study, tmp_path, capsys)
 # ---------------------------------------------------------------------- evaluate
 
 
-def test_evaluate_writes_one_table_of_all(study, tmp_path, capsys):
+def test_evaluate_writes_one_table_of_all(study, tmp_path, capsys, as_asked):
     out = tmp_path / "ev"
     words = [study / "all.h5ad", "--batch-key", "batch", "--label-key", "type", "--methods", "pca", "--seeds", "1"]
     words = ["evaluate", *words, "--out", out, *SMALL]
@@ -387,7 +387,7 @@ def test_evaluate_writes_one_table_of_all(study, tmp_path, capsys):
     ):
         assert word in said
     assert run(*words, "--resume", "true", "--hide", "0.3") == 2
-    assert "hide" in capsys.readouterr().err
+    assert "of an earlier run" in capsys.readouterr().err
 
 
 # ---------------------------------------------------------------------- bad input

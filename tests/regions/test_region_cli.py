@@ -330,7 +330,7 @@ def test_explain_refuses(study, tmp_path, capsys):
 # ---------------------------------------------------------------------- evaluate
 
 
-def test_evaluate_writes_one_table_of_all(study, pages, tmp_path, monkeypatch, capsys):
+def test_evaluate_writes_one_table_of_all(study, pages, tmp_path, monkeypatch, capsys, as_asked):
     out = tmp_path / "evaluation"
     words = ["evaluate", *files(study / "brain"), "--out", out, *RIDGE]
     words += ["--methods", "cge", "--folds", "2", "--seeds", "2", "--null", "5", "--spins", out.with_suffix(".npy")]
@@ -365,7 +365,7 @@ def test_evaluate_writes_one_table_of_all(study, pages, tmp_path, monkeypatch, c
     assert run(*words, "--resume", "true") == 0
     assert json.loads((out / "metrics.json").read_text())["by_fold"] == found["by_fold"]
     said = refused(capsys, *words, "--resume", "true", "--split", "random")
-    assert "cannot be resumed: split was 'bilateral', is 'random'" in said
+    assert "holds the evaluation of regions of an earlier run" in said
 
 
 def test_an_interrupted_evaluation_says_how_to_go_on(study, tmp_path, monkeypatch, capsys):

@@ -24,8 +24,7 @@ from omniset.runs.locks import locked
 
 RECORD, FORMAT, VERSION = "run.json", "omniset-run", 1
 LONGEST = 1 << 24  # bytes of a record: of a hundred thousand files
-ROWS = "rows"  # folder of what an evaluation has done
-TRAINING = ("checkpoints", ROWS, "logs")  # folders of what a fit keeps until its model is saved, or resumes from
+TRAINING = ("checkpoints", "rows", "logs")  # folders of what a fit keeps until its model is saved, or resumes from
 CHANGING_NOTHING = ("resume", "replace", "progress")  # options of a command
 REPLACE: ContextVar[bool] = ContextVar("replace", default=False)  # the option --replace of the command that runs
 
@@ -248,16 +247,13 @@ def take_up(out: Path, kind: str, command: str, resume: bool | None, replace: bo
                 "true starts anew"
             )
         clear(work)
-    elif resume and (record := read_record(place)) is not None:
-        # Rows of an evaluation say by which settings they were made, and are those of others too; checkpoints of a fit
-        # by another command would be refused.
-        same = record["command"] == command
-        if same and kind.startswith("parts"):  # each is written anew or not at all
+    elif resume and (read_record(place) or {}).get("command") == command:
+        if kind.startswith("parts"):  # each is written anew or not at all
             shutil.copytree(place, work, copy_function=_link, dirs_exist_ok=True, ignore=shutil.ignore_patterns(LOCK))
-        for path in place.iterdir() if not kind.startswith("parts") else ():
-            kept = path.name in TRAINING or only_training(path) if path.is_dir() and not path.is_symlink() else False
-            if kept and (same or (path.name == ROWS and kind.startswith("evaluation"))):
-                shutil.copytree(path, work / path.name)
+        else:
+            for path in place.iterdir():
+                if path.is_dir() and not path.is_symlink() and (path.name in TRAINING or only_training(path)):
+                    shutil.copytree(path, work / path.name)
     write_record(work, kind, command, None)
 
 
