@@ -103,7 +103,7 @@ def test_what_is_done_is_kept(folder, tmp_path, monkeypatch, capsys, as_asked):
         return work(job, part)
 
     with monkeypatch.context() as patch:
-        patch.setattr("omniset.runs.scheduler.do", interrupted)
+        patch.setattr("omniset.runs.parts.do", interrupted)
         assert predict(folder, tmp_path / "out") == 130
         assert "--resume true goes on" in capsys.readouterr().err
         assert len(made(tmp_path / "out")) == 3
@@ -121,7 +121,7 @@ def test_what_is_done_is_kept(folder, tmp_path, monkeypatch, capsys, as_asked):
     os.utime(folder / "sets" / "part.5.parquet", (1, 1))
     (tmp_path / "out" / "part.2.parquet").unlink()
     with monkeypatch.context() as patch:
-        patch.setattr("omniset.runs.scheduler.do", lambda job, part: numbers.append(part.name) or work(job, part))
+        patch.setattr("omniset.runs.parts.do", lambda job, part: numbers.append(part.name) or work(job, part))
         assert predict(folder, tmp_path / "out", "synchronous", "--resume=true") == 0
     assert numbers[9:] == ["part.2", "part.5"]
     assert made(tmp_path / "out") == made(tmp_path / "anew")

@@ -64,9 +64,9 @@ def in_parts(
                 function(*words, **arguments)
 
         def _run(name: str, address: str, resume: bool, arguments: dict[str, Any]) -> None:
-            from omniset.runs import folders, parts, scheduler
+            from omniset.runs import folders, parts
 
-            scheduler.check(address)
+            parts.check_scheduler(address)
             if arguments.get("devices", 1) * arguments.get("num_nodes", 1) > 1:
                 raise ValueError("devices and num_nodes share one file out, scheduler many: give one of them")
             folders.REPLACE.set(arguments["replace"])
