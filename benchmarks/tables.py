@@ -993,6 +993,31 @@ def fuzz(found: dict[str, Any]) -> list[str]:
     ]
 
 
+def interruptions(found: dict[str, Any]) -> list[str]:
+    kinds = ("runs", "lost", "mixed", "unequal", "left", "exit", "traceback")
+    groups: dict[str, dict[str, int]] = {}
+    for name, row in found["verbs"].items():
+        group = groups.setdefault(name.partition(" ")[0], {"verbs": 0, **dict.fromkeys(kinds, 0)})
+        group["verbs"] += 1
+        for kind in kinds:
+            group[kind] += row[kind]
+    groups["all"] = {kind: sum(group[kind] for group in groups.values()) for kind in ("verbs", *kinds)}
+    names = ("verbs", *kinds)
+    lines = [f"| | {' | '.join(names)} |", f"|---{'|---' * len(names)}|"]
+    lines += [f"| {name} | {' | '.join(f'{group[kind]:,}' for kind in names)} |" for name, group in groups.items()]
+    return [
+        *lines,
+        "",
+        *textwrap.wrap(
+            f"Each verb ended at {found['moments']} moments in each of four ways: SIGKILL, SIGINT, SIGTERM, a full "
+            "disk. Lost: files that were there and that the run did not make. Mixed: files of two runs in one folder. "
+            "Unequal: the same command, run again, does not give what an uninterrupted one gives. Left: temporary "
+            "files that stay. Exit: another status than 130, 143 or 2. Traceback: one is shown.",
+            120,
+        ),
+    ]
+
+
 REGIONS = (("100", "bilateral"), ("100", "spatial"), ("400", "bilateral"), ("400", "spatial"))
 REGIONS += (("100_structural", "bilateral"), ("100_structural", "spatial"))
 TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
@@ -1025,6 +1050,7 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "sets_costs": ("sets/costs.json", sets_costs),
     "folders": ("sets/folders.json", folders),
     "flows": ("flows.json", flows),
+    "interruptions": ("interruptions.json", interruptions),
     "genomes": ("genomes.json", genomes),
     "genomes_whole": ("genomes_whole.json", genomes_whole),
     "genomes_poor": ("genomes_poor.json", genomes_poor),

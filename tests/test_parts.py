@@ -1,5 +1,6 @@
 """Many files are one by one: what is made of each is what the command makes of it alone, whoever computes it."""
 
+import functools
 import json
 import os
 import shutil
@@ -15,6 +16,7 @@ import pytest
 
 from omniset import SetClassifier
 from omniset.cli import main
+from omniset.cli import sets as cli_sets
 from omniset.runs import parts
 from omniset.runs.console import RECORDS
 from omniset.tables.joined import beside, require_each_once
@@ -170,6 +172,7 @@ def test_a_set_in_two_parts_is_refused(folder, tmp_path, capsys):
     [
         (["--scheduler=somewhere"], "scheduler must be 'synchronous', 'local', 'local:N', an address"),
         (["--scheduler=local:0"], "at least 1 worker"),
+        (["--scheduler=local:x"], "scheduler must be 'synchronous'"),
         (["--scheduler=synchronous", "--devices=2"], "devices and num_nodes share one file out"),
         (["--resume=true"], "resume=True is for parts: give scheduler too"),
         (["--scheduler=synchronous", "--out=there.txt"], "out must be the name of a folder"),
@@ -187,6 +190,129 @@ def test_without_dask(folder, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(__import__("sys").modules, "distributed", None)
     assert predict(folder, tmp_path / "out", "local:2") == 2
     assert "scheduler needs Dask: pip install 'omniset[dask]'" in capsys.readouterr().err
+
+
+@pytest.fixture
+def broken(folder, tmp_path, monkeypatch, as_asked, capsys):
+    """A folder in which out is not finished: b of the parts a, b and c is damaged."""
+    for place in ("sets", "model"):
+        shutil.copytree(folder / place, tmp_path / place)
+    monkeypatch.chdir(tmp_path)
+    Path("in").mkdir()
+    for i, name in enumerate("abc"):
+        shutil.copy(f"sets/part.{i}.parquet", f"in/{name}.parquet")
+    Path("in/b.parquet").write_bytes(b"damaged")
+    assert many() == 2
+    shutil.copy("sets/part.1.parquet", "in/b.parquet")
+    capsys.readouterr()
+    return unfinished(tmp_path / "out")
+
+
+def many(*more, sets="in", model="model"):
+    words = ["predict", sets, f"--model={model}", "--out=out", "--scheduler=synchronous", *QUIET]
+    return main([*words, *more])
+
+
+def test_what_is_done_of_files_that_are_not_given_stays(broken, capsys):
+    before = tree(broken)
+    assert many("--resume=true", sets="in/b.parquet") == 2
+    assert "holds a.parquet, which is made of none of these files" in capsys.readouterr().err
+    assert tree(broken) == before
+    (broken / "notes.txt").write_text("mine")
+    assert many("--resume=true") == 2
+    assert "notes.txt" in capsys.readouterr().err
+    assert (broken / "notes.txt").read_text() == "mine"
+    (broken / "notes.txt").unlink()
+    assert many("--resume=true") == 0
+    assert "2 of 3 parts are done already" in capsys.readouterr().out
+
+
+def test_what_is_read_does_not_lie_where_the_run_works(broken, capsys):
+    shutil.copytree("in", broken / "mended")
+    shutil.copytree("model", broken / "model")
+    before = tree(broken)
+    for more in ("--resume=true", "--replace=true"):
+        assert many(more, sets=f"{broken}/mended") == 2
+        assert many(more, model=f"{broken}/model") == 2
+        assert "which is read: choose another folder" in capsys.readouterr().err
+    assert tree(broken) == before
+
+
+@pytest.mark.parametrize("more", [[], ["--replace=true"], ["--resume=true"]])
+def test_no_other_command_throws_away_what_is_done(broken, capsys, more):
+    """Nor does one say that it could go on."""
+    before = tree(broken)
+    labels = pd.DataFrame({"set": pd.read_parquet("in/a.parquet")["set"].unique()})
+    labels.assign(label=np.arange(len(labels)) % 2).to_csv("labels.csv", index=False)
+    fit = ["fit", "in/a.parquet", "--target=labels.csv", "--method=ust", "--epochs=1", "--out=out", *QUIET]
+    evaluate = ["evaluate", "in/a.parquet", "--target=labels.csv", "--model=model", "--out=out", *QUIET]
+    for words in (fit, evaluate) if "--resume=true" not in more else (fit,):
+        assert main([*words, *more]) == 2
+        assert "an unfinished run has done that makes the parts of predict" in capsys.readouterr().err
+        assert tree(broken) == before
+
+
+@pytest.mark.parametrize("name", ["unfinished", "replaced"])
+def test_no_link_is_followed_to_where_a_run_works(here, capsys, name):
+    shutil.copytree("model", "precious")
+    Path(f".out.{name}").symlink_to("precious")
+    before = tree(here)
+    for more in ([], ["--replace=true"]):
+        assert many(*more, sets="sets") == 2
+        assert "is in the way of the run" in capsys.readouterr().err
+    assert tree(here) == before
+
+
+def test_a_file_that_changes_while_it_is_read_is_not_done(here, capsys, monkeypatch):
+    command = cli_sets.predict
+
+    @functools.wraps(command)
+    def changed(sets, **more):
+        command(sets=sets, **more)
+        shutil.copy("sets/part.1.parquet", sets)
+
+    monkeypatch.setattr(cli_sets, "predict", changed)
+    assert many(sets="sets/part.0.parquet") == 2
+    assert "has changed while it was read" in capsys.readouterr().err
+
+
+def test_another_file_of_the_same_size_and_time_is_another(here, capsys):
+    Path("other").mkdir()
+    shutil.copy2("sets/part.0.parquet", "other")
+    assert many(sets="sets/part.0.parquet") == 0
+    os.chdir("other")
+    assert (
+        main(
+            [
+                "predict",
+                "part.0.parquet",
+                "--model=../model",
+                "--out=../out",
+                "--scheduler=synchronous",
+                *QUIET,
+                "--resume=true",
+                "--replace=true",
+            ]
+        )
+        == 0
+    )
+    assert "done already" not in capsys.readouterr().out
+
+
+def test_names_that_the_folder_itself_has_are_taken(here, capsys):
+    shutil.copy("sets/part.0.parquet", "run.json.parquet")
+    job = parts.Job("omniset.cli.genomes:complete", "table", {"model": "model", "replace": False}, Path("out"), None)
+    with pytest.raises(ValueError, match=r"would be run\.json, which is taken: rename the file"):
+        parts.run(job, parts.named([Path("run.json.parquet")]), "synchronous", resume=False, progress=False)
+
+
+def test_a_table_that_an_option_names_is_one_of_the_settings(here):
+    Path("q.tsv").write_text("1")
+    options = {"model": "model", "quality": Path("q.tsv")}
+    job = parts.Job("omniset.cli.genomes:complete", "table", options, Path("out"), None)
+    before = job.settings()
+    Path("q.tsv").write_text("2")
+    assert job.settings()["quality"] != before["quality"]
 
 
 def test_another_version_is_no_worker(folder, tmp_path):

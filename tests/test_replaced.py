@@ -158,7 +158,15 @@ def test_a_model_is_saved_beside_what_its_fit_has_kept(here):
         model.fit(sets, y, folder="run")  # its checkpoints are not overwritten
     model.save("run")
     assert Path("run/checkpoints/last.ckpt").is_file()
-    model.save("run", replace=True)
+    with pytest.raises(ValueError, match="also holds checkpoints/"):  # of a fit, not of a model that is saved
+        model.save("run", replace=True)
+    for own in ("logs/a.log", "rows/table.csv", "app/logs/precious.log", "checkpoints/last.txt", "logs/"):
+        place = Path("own", own)
+        shutil.rmtree("own", ignore_errors=True)
+        place.mkdir(parents=True) if own.endswith("/") else (place.parent.mkdir(parents=True), place.write_text("mine"))
+        with pytest.raises(ValueError, match="no run of Omniset has made"):
+            model.save("own")
+        assert [*Path("own").rglob("*")]
 
 
 @pytest.mark.parametrize(

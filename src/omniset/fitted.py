@@ -49,7 +49,7 @@ class Estimator(Computing, BaseEstimator):
         """
         self.require_fitted()
         if processes.is_first(getattr(self, "devices", 1), getattr(self, "num_nodes", 1)):
-            with folders.saving(Path(folder), type(self).__name__, replace) as place:
+            with folders.saving(Path(folder).expanduser(), type(self).__name__, replace) as place:
                 self.write(place, metrics)
 
     def write(self, folder: str | Path, metrics: Mapping[str, Any] | None = None) -> None:
@@ -94,7 +94,7 @@ class Estimator(Computing, BaseEstimator):
         Raises:
             FileNotFoundError, ValueError: It is not there, of another kind, changed or damaged.
         """
-        folder = Path(folder)
+        folder = Path(folder).expanduser()
         config = artefacts.load_config(folder, cls)
         weights = artefacts.Weights(folder, config)
         tables = {name: artefacts.load_table(folder, config, name, text) for name, text in cls.TABLES.items()}

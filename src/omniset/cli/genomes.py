@@ -63,11 +63,15 @@ def _parts(arguments: dict[str, Any]) -> list[Path]:
     return GenomeFile(table, format=arguments["format"], identifiers=arguments["identifiers"]).paths
 
 
+def _summary(arguments: dict[str, Any]) -> str:
+    return f"summary.{arguments['output']}"
+
+
 def _one_summary(arguments: dict[str, Any]) -> Any:
     def join(made: Mapping[str, Path], out: Path) -> list[str]:
         from omniset.tables import joined
 
-        name = f"summary.{arguments['output']}"
+        name = _summary(arguments)
         joined.require_each_once(made, "genome", name)
         rows = joined.stack(made, name, out / name)
         added, removed, far = (int(rows[column].sum()) for column in ("added", "removed", "far"))
@@ -79,7 +83,7 @@ def _one_summary(arguments: dict[str, Any]) -> Any:
     return join
 
 
-@in_parts("table", _parts, unsaid=r"quality: \d+ of its", join=_one_summary)
+@in_parts("table", _parts, unsaid=r"quality: \d+ of its", join=_one_summary, joined=_summary)
 @takes(CompleterOptions, "far", "batch_size", "device", "progress", as_at_fit=True)
 @takes(Saving)
 def complete(

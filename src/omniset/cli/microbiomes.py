@@ -77,7 +77,9 @@ def _one_abundance(arguments: dict[str, Any]) -> Any:
     return join
 
 
-@in_parts("reads", _parts, place=lambda path: json.dumps([str(path)]), join=_one_abundance)
+@in_parts(
+    "reads", _parts, place=lambda path: json.dumps([str(path)]), join=_one_abundance, joined=lambda _: "abundance.tsv"
+)
 @takes(Reading)
 @takes(ClassifierOptions, *USING)
 @takes(Saving)

@@ -38,6 +38,7 @@ def in_parts(
     endings: Sequence[str] = (),
     unsaid: str | None = None,
     join: Callable[[dict[str, Any]], Join] = lambda arguments: lambda made, out: [],
+    joined: Callable[[dict[str, Any]], str | None] = lambda arguments: None,
 ) -> Callable[[Function], Function]:
     """Give a command the options of `Scheduling`.
 
@@ -48,6 +49,7 @@ def in_parts(
         endings: Of files that are made of a part, the default first; without any, a folder is made of each.
         unsaid: See `omniset.runs.parts.Job`.
         join: By all arguments, what is done when all parts are; see `omniset.runs.parts.run`.
+        joined: By all arguments, the name of what `join` writes.
     """
 
     def decorate(function: Function) -> Function:
@@ -75,7 +77,8 @@ def in_parts(
             rest = {key: value for key, value in arguments.items() if key not in (argument, "out")}
             found = parts.named(find(arguments), place)
             options = {"resume": resume, "progress": arguments["progress"], "join": join(arguments)}
-            parts.run(parts.Job(name, argument, rest, out, ending, unsaid), found, address, **options)
+            job = parts.Job(name, argument, rest, out, ending, unsaid, joined(arguments))
+            parts.run(job, found, address, **options)
 
         scheduled.taken = [taken, *getattr(function, "taken", [])]  # type: ignore[attr-defined]
         return scheduled  # type: ignore[return-value]

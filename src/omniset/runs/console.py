@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import shlex
 import sys
@@ -64,7 +65,8 @@ def resumable(out: Path, command: str = "the same command with --resume true") -
 
 def note_kept(error: BaseException, folder: Path, command: str = "the same command with --resume true") -> None:
     """Add to what interrupted a run how to go on, where it has done something."""
-    if isinstance(error, (KeyboardInterrupt, Terminated)) and has_work(folder):
+    full = isinstance(error, OSError) and error.errno == errno.ENOSPC
+    if (full or isinstance(error, (KeyboardInterrupt, Terminated))) and has_work(folder):
         error.add_note(f"what is done is kept in {folder}, {command} goes on")
 
 
@@ -105,8 +107,8 @@ def line_of(error: BaseException, longest: int | None = LONGEST) -> str:
     >>> line_of(ValueError(f"sets.csv,{chr(10)}line 3: {chr(7)}"))
     'sets.csv, line 3: \\x07'
     """
-    if isinstance(error, OSError) and error.filename is not None:
-        error = ValueError(f"{error.filename}: {error.strerror}")  # without Python's [Errno 2]
+    if isinstance(error, OSError) and error.strerror is not None:  # without Python's [Errno 2]
+        error = ValueError(error.strerror if error.filename is None else f"{error.filename}: {error.strerror}")
     text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(str(error).split()))
     return text if longest is None or len(text) <= longest else f"{text[: longest - 200]} ... {text[-195:]}"
 

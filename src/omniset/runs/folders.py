@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
@@ -31,10 +32,27 @@ REPLACE: ContextVar[bool] = ContextVar("replace", default=False)  # the option -
 Tree = dict[str, Any]  # names in a folder; of a folder again a tree, of a file None
 
 
+# What a fit in Python keeps in a folder, or in folders of its networks.
+TRAINED = re.compile(
+    r"(?:[^/]+/){0,2}(checkpoints/\.?(best|last)(-\w+)?\.ckpt|logs/(metrics\.csv|hparams\.yaml|events\..+))"
+)
+
+
 def unfinished(out: Path) -> Path:
     """The folder in which a run works that makes `out`."""
-    out = out.resolve()
-    return out.with_name(f".{out.name}.unfinished")
+    return _beside(out, "unfinished")
+
+
+def _replaced(out: Path) -> Path:
+    """Where a folder is while another one takes its place."""
+    return _beside(out, "replaced")
+
+
+def _beside(out: Path, what: str) -> Path:
+    place = out.resolve()
+    if not place.name:
+        raise ValueError(f"out={out} is the root of the file system: name a folder within it")
+    return place.with_name(f".{place.name}.{what}")
 
 
 def read_record(folder: Path) -> dict[str, Any] | None:
@@ -107,8 +125,14 @@ def check(
         what = "holds other file systems" if place.is_mount() else "is the folder that you are in"
         raise ValueError(f"out={out} {what}: name a folder within it, such as {out / 'run'}")
     for path in reads:
-        if path is not None and path.exists() and place in (path.resolve(), *path.resolve().parents):
-            raise ValueError(f"out={out} is or holds {path}, which is read: choose another folder")
+        for own in (place, unfinished(out)):
+            if path is not None and path.exists() and own in (path.resolve(), *path.resolve().parents):
+                raise ValueError(f"out={out}: {own} is or holds {path}, which is read: choose another folder")
+    for own in (unfinished(out), _replaced(out)):
+        if own.is_symlink() or (own.exists() and not own.is_dir()):
+            raise ValueError(f"{own} is in the way of the run, and is no folder: move it elsewhere")
+    if _replaced(out).exists() and read_record(_replaced(out)) is None:
+        raise ValueError(f"{_replaced(out)} is in the way, and no run of Omniset has made it: move it elsewhere")
     there = tree_of(place) if place.exists() else {}
     record = read_record(place) if there else None
     if not there:
@@ -149,9 +173,7 @@ def write_record(folder: Path, kind: str, command: str, made: Tree | None) -> No
 
 def swap(work: Path, out: Path) -> None:
     """Move the folder of a finished run to its place, then remove what it replaces, which `check` has looked at."""
-    place = out.resolve()
-    old = place.with_name(f".{place.name}.replaced")
-    recover(out)
+    place, old = out.resolve(), _replaced(out)
     try:
         if place.exists() and any(place.iterdir()):
             place.rename(old)
@@ -166,9 +188,10 @@ def swap(work: Path, out: Path) -> None:
 
 
 def recover(out: Path) -> None:
-    """Put back what a run that was killed within `swap` was about to replace, or remove it where that was done."""
-    place = out.resolve()
-    old = place.with_name(f".{place.name}.replaced")
+    """Put back what a run that was killed within `swap` was about to replace, or remove it where that was done. The
+    folder `unfinished` must be held: else that run may still be at it.
+    """
+    place, old = out.resolve(), _replaced(out)
     if old.exists() and read_record(old) is not None:
         if place.exists():
             remove(old)
@@ -204,9 +227,16 @@ def clear(work: Path) -> None:
 
 
 def only_training(folder: Path) -> bool:
-    """Whether a folder holds nothing but what a fit has kept, in Python: its model may be saved beside that."""
-    files = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file() and path.name != LOCK)
-    return all(not {*TRAINING}.isdisjoint(path.parts) for path in files)
+    """Whether a folder holds nothing but what a fit in Python has kept there: its model may be saved beside that."""
+    return all(TRAINED.fullmatch(name) for name in _names(tree_of(folder)))
+
+
+def _names(tree: Tree, where: str = "") -> Iterator[str]:
+    for name, below in tree.items():
+        if below:
+            yield from _names(below, f"{where}{name}/")
+        else:  # a file, or an empty folder
+            yield where + name + ("" if below is None else "/")
 
 
 def essence(command: str) -> str:
@@ -236,6 +266,11 @@ def take_up(out: Path, kind: str, command: str, resume: bool | None, replace: bo
         record = read_record(work)
         if record is None:
             raise ValueError(f"{work} is in the way of the run, and no run of Omniset has made it: move it elsewhere")
+        if record["kind"] != kind and has_work(work):
+            raise ValueError(
+                f"{work} holds what an unfinished run has done that makes the {record['kind']}: choose another folder, "
+                "or remove it"
+            )
         if resume and record["kind"] == kind:
             for path in work.rglob(".*-*"):  # half written, by what was killed
                 if path.is_file():
@@ -267,15 +302,16 @@ def _link(file: str, to: str) -> None:
 @contextmanager
 def saving(folder: Path, kind: str, replace: bool) -> Iterator[Path]:
     """A folder to write a model to, from Python; it is at its place when the block ends well."""
-    if folder.is_dir() and read_record(folder) is None and only_training(folder):
+    if folder.is_dir() and (before := tree_of(folder)) and RECORD not in before and only_training(folder):
         with locked(folder):
             yield folder
-            finish(folder, kind, "")
+            write_record(folder, kind, "", {n: below for n, below in tree_of(folder).items() if n not in before})
         return
-    recover(folder)
     check(folder, [kind], replace)
     work = unfinished(folder)
     with run_folder(work, name=folder):
+        recover(folder)
+        check(folder, [kind], replace)
         take_up(folder, kind, "", False, replace)
         try:
             yield work

@@ -32,7 +32,7 @@ import torch
 import omniset
 from omniset.runs.console import RECORDS, line_of, say, say_notes
 from omniset.runs.files import plain, write_json
-from omniset.runs.folders import RECORD
+from omniset.runs.folders import RECORD, read_record, unfinished
 from omniset.runs.locks import NAME as LOCK
 from omniset.runs.processes import processors
 from omniset.runs.progress import Progress
@@ -73,6 +73,7 @@ class Job:
         out: Folder of what is made.
         ending: Of the file that is made of a part; None: a folder is.
         unsaid: Pattern of warnings that are of a part alone, not of all of them.
+        joined: Name of what is made of all parts together, if any.
         words: The command as it was typed, which reports quote.
         here: Folder in which it was typed.
         version: Of Omniset there.
@@ -84,6 +85,7 @@ class Job:
     out: Path
     ending: str | None
     unsaid: str | None = None
+    joined: str | None = None
     words: tuple[str, ...] = field(default_factory=lambda: tuple(sys.argv[1:]))
     here: str = field(default_factory=os.getcwd)
     version: str = omniset.__version__
@@ -102,6 +104,9 @@ class Job:
         if not (model / "config.json").is_file():
             raise FileNotFoundError(f"model={model} is no folder of a model, such as fit writes: it has no config.json")
         checksums = [_checksum(model / name) for name in ("config.json", "model.safetensors")]
+        for name, value in arguments.items():  # the file that an option names may change, too
+            if isinstance(value, (str, Path)) and os.path.isfile(value):
+                arguments[name] = [str(value), _checksum(Path(value))]
         about = {"model": checksums, "omniset": self.version, "torch": str(torch.__version__)}
         settings: dict[str, Any] = plain(arguments | about)
         return settings
@@ -109,10 +114,11 @@ class Job:
 
 @dataclass
 class Outcome:
-    """What became of a part: warnings, or the error that it ended with."""
+    """What became of a part: warnings, or the error that it ended with; and what its file was when it was read."""
 
     warnings: list[str] = field(default_factory=list)
     error: str | None = None
+    state: dict[str, Any] = field(default_factory=dict)
 
 
 # ---------------------------------------------------------------------- which parts there are
@@ -133,7 +139,8 @@ def find(given: str | Path, endings: Sequence[str], name: str) -> list[Path]:
         return [path]
     if path.is_dir():
         there = sorted(p for p in path.iterdir() if not p.name.startswith((".", "_")))
-        found = [p for p in there if _without_compression(p.name).lower().endswith(tuple(endings))]
+        found = [p for p in there if p.suffix == ".zarr" or not p.is_dir()]
+        found = [p for p in found if _without_compression(p.name).lower().endswith(tuple(endings))]
         what = f"a file that ends in {', '.join(endings)}"
     else:
         found = sorted(Path(p) for p in glob.glob(str(path)))
@@ -196,16 +203,18 @@ def do(job: Job, part: Part) -> Outcome:
     module, name = job.function.split(":")
     with _one_at_a_time, _as_typed(job) as said:
         try:
-            command, place = getattr(importlib.import_module(module), name), job.made(part)
+            command, place, state = getattr(importlib.import_module(module), name), job.made(part), _state(part.path)
             with tempfile.TemporaryDirectory(dir=job.out / RECORDS, ignore_cleanup_errors=True) as work:
                 made = Path(work) / place.name
                 command(**job.arguments | {job.argument: part.value, "out": made, "progress": False})
+                if _state(part.path) != state:
+                    return Outcome(error=f"{part.path} has changed while it was read")
                 remove(place)  # of a worker that was thought dead, or of a file that has changed since
                 made.rename(place)
         except BAD_INPUT as error:
             return Outcome(error=line_of(error))
     notes = re.findall(r"^warning: (.*)$", said.getvalue(), flags=re.MULTILINE)
-    return Outcome([note for note in notes if job.unsaid is None or not re.match(job.unsaid, note)])
+    return Outcome([note for note in notes if job.unsaid is None or not re.match(job.unsaid, note)], state=state)
 
 
 def remove(made: Path) -> None:
@@ -251,7 +260,14 @@ def run(
         ValueError: Parts failed.
     """
     settings, reads = job.settings(), [*(part.path for part in parts), Path(job.arguments["model"])]
-    with working_folder(job.out, job.function.split(":")[1], "parts", reads=reads, resume=resume) as folder:
+    for part in parts:
+        if job.made(part).name in (RECORD, RECORDS, LOCK, job.joined):
+            name = job.made(part).name
+            raise ValueError(f"{part.path}: what is made of it would be {name}, which is taken: rename the file")
+    command = job.function.split(":")[1]
+    if resume:
+        _check(unfinished(job.out) if unfinished(job.out).exists() else job.out, command, settings)
+    with working_folder(job.out, command, "parts", reads=reads, resume=resume) as folder:
         job = replace(job, out=folder.path)
         done = _take_up(job, parts, settings)
         if done:
@@ -261,7 +277,7 @@ def run(
         with Progress("parts", len(parts), progress, unit="parts") as bar:
             for part, outcome in each(job, [part for part in parts if part not in done], scheduler):
                 if outcome.error is None:
-                    write_json(_record(job, part), _state(part.path))
+                    write_json(_record(job, part), outcome.state)
                     told |= dict.fromkeys(outcome.warnings)
                     done.append(part)
                     bar.at(len(done))
@@ -289,30 +305,42 @@ def _failure(failed: dict[str, str], number: int, out: Path) -> ValueError:
     return ValueError(f"{others}{named}{kept if len(failed) < number else ''}")
 
 
-def _take_up(job: Job, parts: Sequence[Part], settings: dict[str, Any]) -> list[Part]:
-    """Make the folder of a run ready: it keeps what is done of these parts, and nothing else.
+def _check(folder: Path, command: str, settings: dict[str, Any]) -> None:
+    """See that what is done in a folder was done by the same settings.
 
     Raises:
-        ValueError: It was done by other settings, or is not known by which.
+        ValueError: It was not, or is not known by which.
+    """
+    record = read_record(folder)
+    if record is None or record["kind"] != f"parts of {command}" or not any((folder / RECORDS).glob("*")):
+        return  # what else is there is checked by `working_folder`
+    before = _read(folder / RECORDS / SETTINGS, settings)
+    for key, now in settings.items():
+        if before[key] != now:
+            differs = "the model is another" if key == "model" else f"{key} was {before[key]!r}, is {now!r}"
+            raise ValueError(
+                f"{folder} holds parts of another run and cannot be resumed: {differs}. --replace true starts anew"
+            )
+
+
+def _take_up(job: Job, parts: Sequence[Part], settings: dict[str, Any]) -> list[Part]:
+    """Make the folder of a run ready: gives the parts that are done.
+
+    Raises:
+        ValueError: It holds something else than what is made of these parts.
     """
     records = job.out / RECORDS
     records.mkdir(exist_ok=True)
-    if any(records.iterdir()):
-        before = _read(records / SETTINGS, settings)
-        for key, now in settings.items():
-            if before[key] != now:
-                differs = "the model is another" if key == "model" else f"{key} was {before[key]!r}, is {now!r}"
-                raise ValueError(
-                    f"{job.out} holds parts of another run and cannot be resumed: {differs}. --replace true starts anew"
-                )
+    made = {job.made(part).name for part in parts}
+    if others := {path.name for path in job.out.iterdir()} - {RECORD, RECORDS, LOCK, job.joined} - made:
+        raise ValueError(
+            f"{job.out} holds {min(others)}, which is made of none of these files: give its file too, or choose "
+            "another folder; --replace true starts anew"
+        )
     done = [part for part in parts if _is_done(job, part)]
-    names = {SETTINGS, *(_record(job, part).name for part in done)}
-    for path in records.iterdir():
-        if path.name not in names:
-            remove(path)
-    names = {RECORD, RECORDS, LOCK, *(job.made(part).name for part in done)}
-    for path in job.out.iterdir():
-        if path.name not in names:
+    keep = {SETTINGS, *(_record(job, part).name for part in done)}
+    for path in records.iterdir():  # also what a worker that was killed has half made
+        if path.name not in keep:
             remove(path)
     write_json(records / SETTINGS, settings)
     return done
@@ -337,10 +365,11 @@ def _read(path: Path, like: Mapping[str, Any]) -> dict[str, Any]:
     return record
 
 
-def _state(path: Path) -> dict[str, int]:
-    """Bytes and time of the last change, of all files of a store."""
+def _state(path: Path) -> dict[str, Any]:
+    """Which file it is, bytes and time of the last change, of all files of a store."""
     files = [p.stat() for p in path.rglob("*") if p.is_file()] if path.is_dir() else [path.stat()]
-    return {"bytes": sum(f.st_size for f in files), "changed_ns": max((f.st_mtime_ns for f in files), default=0)}
+    changed = max((f.st_mtime_ns for f in files), default=0)
+    return {"file": str(path.resolve()), "bytes": sum(f.st_size for f in files), "changed_ns": changed}
 
 
 def _checksum(path: Path) -> int:
@@ -361,7 +390,8 @@ def check_scheduler(scheduler: str) -> None:
     match = LOCAL.fullmatch(scheduler)
     if match and match[1] == "0":
         raise ValueError(f"scheduler={scheduler!r}: at least 1 worker is needed")
-    if not match and not (":" in scheduler or scheduler.endswith(".json")):
+    address = ":" in scheduler and not scheduler.startswith("local:")
+    if not (match or address or scheduler.endswith(".json")):
         raise ValueError(
             "scheduler must be 'synchronous', 'local', 'local:N', an address such as 'tcp://host:8786' or a scheduler "
             f"file that ends in .json; got {scheduler!r}"

@@ -141,12 +141,13 @@ def working_folder(
     kinds = [*makes] or [f"{kind} of {system}"]
     rules: dict[str, Any] = {"replace": replace, "command": command if resume else None}
     if first:
-        folders.recover(out)
         folders.check(out, kinds, **rules, reads=[None if path is None else Path(path).expanduser() for path in reads])
     held = locked(out) if first and out.is_dir() else nullcontext()  # by a fit in Python
     with held, noted() as warnings, run_folder(work, first, out):
         folder = Folder(work, out, system, kind, seed, warnings, device, provenance(seed, device), first, kinds)
         if first:
+            folders.recover(out)
+            folders.check(out, kinds, **rules)
             folders.take_up(out, " or ".join(kinds), command, resume, replace)
         try:
             yield folder

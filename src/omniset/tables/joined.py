@@ -50,12 +50,13 @@ def stack(made: Mapping[str, Path], table: str, out: Path) -> pd.DataFrame:
 
 
 def beside(made: Mapping[str, Path], table: str, out: Path) -> pd.DataFrame:
-    """Columns of the same table of all parts beside each other, rows by their names in the first column; 0 where a
-    part has no such row.
+    """Columns of the same table of all parts beside each other, named as the parts, rows by their names in the first
+    column; 0 where a part has no such row.
     """
-    frames = [_frame(path / table) for path in made.values()]
-    key = frames[0].columns[0]
-    joined = pd.concat([frame.set_index(key) for frame in frames], axis=1).fillna(0.0).sort_index().reset_index()
+    frames = [_frame(path / table).set_axis(["", name], axis=1) for name, path in made.items()]
+    key = _frame(next(iter(made.values())) / table).columns[0]
+    joined = pd.concat([frame.set_index("") for frame in frames], axis=1).fillna(0.0).sort_index()
+    joined = joined.rename_axis(key).reset_index()
     with TableWriter(out) as writer:
         writer.write(joined)
     return joined
