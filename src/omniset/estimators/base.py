@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 from jaxtyping import Float, Int, Shaped
 from sklearn.base import clone
@@ -133,8 +133,8 @@ class SetEstimator(SetModel):
         given = Given(collection, values, targets, widths, weights, by_group, place, resume)
         self.notes_ = [inputs.task_of(values, self.targets_, self.level, self.classifies)]
         self.simple_ = None
-        self.out_of_fold_: OutOfFold | None = None
-        self.importance_: pd.DataFrame | None = None
+        self.out_of_fold_ = None
+        self.importance_ = None
         self.chosen_ = {}
         self.features_, self.encoding_ = collection.features, collection.encoding
         if self.single is not None:
@@ -370,10 +370,7 @@ class SetEstimator(SetModel):
         if left_out is None or not left_out.mixtures:
             return
         trials = [
-            importance.Trial(
-                lambda some, mixture=mixture: self._said_by(mixture, some),
-                np.flatnonzero(left_out.folds[repeat] == fold),
-            )
+            importance.Trial(partial(self._said_by, mixture), np.flatnonzero(left_out.folds[repeat] == fold))
             for (repeat, fold), mixture in left_out.mixtures.items()
         ]
         repeats = -(-importance.exchanges(sets) // len(left_out.folds))
@@ -407,8 +404,9 @@ class SetEstimator(SetModel):
     ) -> importance.Task:
         """What is measured: the loss of this kind of model on sets with these labels."""
         losses = lambda outputs, rows: self.losses(outputs, codes[rows])  # noqa: E731
-        at_once = (self.together, self.max_elements)
-        return importance.Task.of(sets, losses, groups, features, repeats, seed, *at_once, progress=self.progress)
+        how: dict[str, Any] = {"repeats": repeats, "seed": seed, "progress": self.progress}
+        how |= {"together": self.together, "max_elements": self.max_elements}
+        return importance.Task.of(sets, losses, groups, features, **how)
 
     def says(self, sets: Any) -> Float[np.ndarray, "sets outputs"]:
         """Probabilities of the classes, target by target, numbers, or log relative risks."""

@@ -94,10 +94,12 @@ class Task:
         losses: Losses,
         groups: Shaped[np.ndarray, " sets"] | None,
         features: Sequence[Any] | None,
-        *numbers: int,
-        progress: bool,
+        **how: Any,
     ) -> Task:
-        """Of features by name, or number where they have none; numbers are repeats, seed, together and max_elements.
+        """Of features by name, or number where they have none.
+
+        Args:
+            how: repeats, seed, together, max_elements and progress.
 
         Raises:
             ValueError: An unknown feature, one twice, or none.
@@ -114,7 +116,7 @@ class Task:
         units = ranks if groups is None else np.unique(groups.astype(str), return_inverse=True)[1]
         totals = np.array([counts_of(sets[i]).sum() for i in range(len(sets))])
         places = [known.index(feature) for feature in chosen]
-        return cls(sets, losses, units, ranks, totals, places, *numbers, progress=progress)
+        return cls(sets, losses, units, ranks, totals, places, **how)
 
     def donors(self, rows: Int[np.ndarray, " rows"]) -> Int[np.ndarray, " donors"]:
         """Sets that may give values to these, which a model has not seen: the same; if they are of one unit, any."""

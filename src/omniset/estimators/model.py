@@ -23,7 +23,7 @@ from omniset.core.stored import StoredSet
 from omniset.estimators import pooling
 from omniset.estimators.inputs import SHOWN, digest_of, sets_of
 from omniset.estimators.methods import POOLED
-from omniset.estimators.mixture import NETWORK, PRIOR, SHAPES, SetMixture
+from omniset.estimators.mixture import NETWORK, PRIOR, SHAPES, OutOfFold, SetMixture
 from omniset.estimators.options import SetOptions
 from omniset.explain import LayerAttribution
 from omniset.fitted import Estimator
@@ -72,6 +72,8 @@ class SetModel(SetOptions, Estimator):
 
     network_: SetNetwork | SetMixture
     simple_: SetMixture | None
+    out_of_fold_: OutOfFold | None
+    importance_: pd.DataFrame | None
     features_: list[str] | None
     encoding_: Encoding | None
     targets_: list[str]

@@ -63,7 +63,9 @@ class Example:
     def highest(self) -> Example:
         """Its elements of highest score, the first first."""
         order = np.argsort(-self.scores, kind="stable")[: SHOWN["elements"]]
-        parts = {name: {k: v[order] for k, v in getattr(self, name).items()} for name in ("features", "layers")}
+        parts: dict[str, Any] = {
+            name: {k: v[order] for k, v in getattr(self, name).items()} for name in ("features", "layers")
+        }
         parts |= {name: getattr(self, name)[order] for name in ("multiplicity", "scores")}
         return replace(self, elements=[self.elements[i] for i in order], **parts)
 
