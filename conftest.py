@@ -41,16 +41,19 @@ import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
-from omniset.estimators import boosting, cox, linear, simple, stacking  # noqa: E402
+from omniset.estimators import methods, mixture, survival  # noqa: E402
 from omniset.runs import folders  # noqa: E402
 
 torch.set_num_threads(1)  # tests run side by side
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as for what a shell runs in the background, and its children
     signal.signal(signal.SIGINT, signal.default_int_handler)
-simple.TREES = boosting.MOST = 10  # 300 and 150 trees beside each network would take most of the time
-stacking.STEPS = 30  # as would 300 steps of networks, and more where there are more sets
-linear.PooledLinear.variances = cox.PooledCox.variances = (0.1, 1.0)  # and 13 penalties for each linear model
-linear.FOLDS = 2  # of 5 that choose among them
+methods.TREES = 10  # 300 trees beside each network would take most of the time
+mixture.STEPS = 30  # as would 300 steps of networks, and more where there are more sets
+methods.PooledLinear.variances = survival.DissimilarityCox.variances = (
+    0.1,
+    1.0,
+)  # and 13 penalties for each linear model
+methods.FOLDS = 2  # of 5 that choose among them
 
 
 ASKED = folders.REPLACE

@@ -30,15 +30,12 @@ from benchmarks.memory import measure
 from benchmarks.results import RESULTS, ROOT, record
 from benchmarks.speed import busy
 from omniset import SetClassifier, Sets
-from omniset.estimators import boosting, simple
-from omniset.estimators.baselines import by_method
+from omniset.estimators import methods
 from omniset.estimators.evaluation import Evaluation
-from omniset.estimators.folds import folds_of
-from omniset.estimators.lessons import checksum
-from omniset.estimators.linear import PooledLinear
+from omniset.estimators.inputs import checksum, folds_of
+from omniset.estimators.methods import DissimilarityLinear
+from omniset.estimators.mixture import STEPS, SetMixture
 from omniset.estimators.options import SIZES
-from omniset.estimators.stack import METHODS
-from omniset.estimators.stacking import STEPS
 from omniset.estimators.weights import losses_of, shares
 from omniset.runs.files import plain, provenance
 from omniset.trials.comparison import OURS
@@ -53,6 +50,7 @@ LOOKS = (
 )
 BAGS = ("musk2", "breast_tissue")
 Data = tuple[Sets, np.ndarray]
+METHODS = SetMixture.METHODS
 
 
 def main(seed: int = 0) -> None:
@@ -89,7 +87,7 @@ def left_out(name: str, sets: Sets, y: np.ndarray, repeat: int, seed: int) -> pd
     """
     data = checksum(sets, torch.from_numpy(y), np.arange(len(sets)))
     settings = {"seed": seed, "folds": FOLDS, "data": data, "methods": [*METHODS, *RULES], "steps": STEPS, **SIZES}
-    settings |= {"trees": simple.TREES, "rounds": boosting.MOST, "variances": [*map(float, PooledLinear.variances)]}
+    settings |= {"trees": methods.TREES, "variances": [*map(float, DissimilarityLinear.variances)]}
     settings |= {"options": SetClassifier(seed=seed, importance=False).fingerprint()}
 
     def work() -> Done:
@@ -116,7 +114,7 @@ def of_fold(
 
     def work() -> Done:
         model = SetClassifier(seed=seed, device="cpu", progress=False, importance=False).fit(sets[there], y[there])
-        tables = by_method(model, list(sets[here]))
+        tables = model.by_method(sets[here])
         rows = pd.concat([table.assign(method=method) for method, table in tables.items()], ignore_index=True)
         stored = rows[["set", "method", "p_0", "p_1"]].astype({"set": str})
         said = np.stack([model.out_of_fold_.predictions[method] for method in METHODS])
@@ -266,7 +264,7 @@ def shifted(rng: np.random.Generator, sets: int) -> Data:
 
 
 SMALL: dict[str, Any] = {"dim": 4, "depth": 1, "num_heads": 1, "num_inducing": 2, "epochs": 2}
-TREES, ROUNDS, VARIANCES = 30, 20, (0.01, 0.3, 10.0)
+TREES, VARIANCES = 30, (0.01, 0.3, 10.0)
 NUMBERS = (30, 60, 120)  # of sets
 BLOCK = 10  # data sets of each number, which are kept together
 
@@ -277,8 +275,8 @@ def coverage(seed: int, new: int = 2000) -> None:
     The methods of the mixture are small ones, so that hundreds of fits are cheap: an interval is of what was said of
     sets left out, whatever said it, and whether it holds depends on how the mixture is made and the number of sets.
     """
-    simple.TREES, boosting.MOST, PooledLinear.variances = TREES, ROUNDS, VARIANCES
-    small = SMALL | {"trees": TREES, "rounds": ROUNDS, "variances": len(VARIANCES)}
+    methods.TREES, DissimilarityLinear.variances = TREES, VARIANCES
+    small = SMALL | {"trees": TREES, "variances": len(VARIANCES)}
     parts: list[pd.DataFrame] = []
     for start in range(0, int(os.environ["COVERAGE"]), BLOCK):
 

@@ -1,7 +1,6 @@
 """One simple method alone, as `method=` names it: it is the method of the mixture; and scores by removal."""
 
 import json
-from itertools import chain
 
 import numpy as np
 import pandas as pd
@@ -11,10 +10,9 @@ from sklearn.utils import estimator_checks
 
 from omniset import SetClassifier, SetRegressor, Sets, SetSurvival
 from omniset.cli import main
-from omniset.estimators import boosting, cox, linear, options, pooling, simple
+from omniset.estimators import methods, options, pooling, survival
 from omniset.estimators.evaluation import evaluate
-from omniset.estimators.risks import RISKS
-from omniset.estimators.stacking import LABELS
+from omniset.estimators.mixture import NumberMixture, SetMixture
 from omniset.trials.comparison import OURS
 from test_stack import SMALL, of, some_sets
 
@@ -25,11 +23,10 @@ KINDS = {"classes": SetClassifier, "numbers": SetRegressor, "survival": SetSurvi
 @pytest.fixture(scope="module", autouse=True)
 def few():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(linear.PooledLinear, "variances", (0.1, 1.0))
-        patch.setattr(cox.PooledCox, "variances", (0.1,))
-        patch.setattr(cox, "SEARCH", {"maxiter": 3})
-        patch.setattr(simple, "TREES", 3)
-        patch.setattr(boosting, "MOST", 3)
+        patch.setattr(methods.PooledLinear, "variances", (0.1, 1.0))
+        patch.setattr(survival.DissimilarityCox, "variances", (0.1,))
+        patch.setattr(survival, "SEARCH", {"maxiter": 3})
+        patch.setattr(methods, "TREES", 3)
         yield
 
 
@@ -50,12 +47,12 @@ def mixtures():
 
 
 def test_every_simple_method_has_a_name():
-    assert {*options.SIMPLE} == {*chain(LABELS.stack.MEMBERS, RISKS.stack.MEMBERS)}
+    assert {*options.SIMPLE} == {*NumberMixture.SIMPLE} > {*SetMixture.SIMPLE} == {*survival.RiskMixture.SIMPLE}
     assert {*options.SIMPLE} < {*options.methods()}
 
 
-CASES = [("classes", name) for name in LABELS.stack.MEMBERS]
-CASES += [("numbers", "pooled-boosting"), ("survival", "mean-linear")]
+CASES = [("classes", name) for name in SetMixture.SIMPLE]
+CASES += [("numbers", "pooled-linear"), ("survival", "dissimilarity-linear")]
 
 
 @pytest.mark.parametrize(("kind", "name"), CASES)
@@ -80,15 +77,10 @@ def test_it_is_the_method_of_the_mixture(kind, name, mixtures, tmp_path):
 
 def test_it_stands_beside_simple_methods():
     elements, counts, y = data("classes")
-    model = SetClassifier(method="pooled-boosting", **ALONE).fit(of(elements, counts), y)
+    model = SetClassifier(method="pooled-forest", **ALONE).fit(of(elements, counts), y)
     table = evaluate(model, of(elements, counts), y).comparison.table("accuracy", "label")
-    assert {*table.index} == {OURS, *LABELS.beside}
-    assert "omniset is pooled-boosting alone here" in " ".join(model.notes_)
-    alone = SetClassifier(method="pooled-linear", **ALONE).fit(of(elements, counts), y)
-    assert {*evaluate(alone, of(elements, counts), y).comparison.table("accuracy", "label").index} == {
-        OURS,
-        *LABELS.beside,
-    } - {"pooled-linear"}
+    assert {*table.index} == {OURS, *SetMixture.SIMPLE} - {"pooled-forest"}
+    assert "omniset is pooled-forest alone here" in " ".join(model.notes_)
 
 
 def test_one_group_is_not_left_out():
@@ -105,11 +97,8 @@ def test_vectors_are_what_it_looks_at():
     frame = pd.DataFrame(np.concatenate(elements), columns=["a", "b"])
     frame["set"] = np.repeat(np.arange(len(elements)), [len(x) for x in elements])
     frame["multiplicity"] = np.concatenate(counts)
-    model = SetClassifier(method="mean-forest", **ALONE).fit(frame, pd.Series(y))
-    means = [np.average(x, axis=0, weights=m) for x, m in zip(elements, counts, strict=True)]
-    np.testing.assert_allclose(model.transform(frame), means, rtol=1e-5)
-    assert model.get_feature_names_out().tolist() == ["mean of a", "mean of b"]
-    model = SetClassifier(method="pooled-linear", **ALONE).fit(frame, pd.Series(y))
+    model = SetClassifier(method="pooled-forest", **ALONE).fit(frame, pd.Series(y))
+    assert model.get_feature_names_out()[3:5].tolist() == ["mean of a", "mean of b"]
     np.testing.assert_array_equal(model.transform(frame), pooling.pooled(Sets.from_pandas(frame)))
     model = SetClassifier(method="dissimilarity-linear", **ALONE).fit(frame, pd.Series(y))
     own = model.transform(frame)[:, : len(elements)]
@@ -125,7 +114,7 @@ def test_vectors_are_what_it_looks_at():
 def test_removal_is_predicting_without_the_element(kind, per, mixtures):
     """Of the mixture and of a simple method: rows are really taken out of arrays, or one copy of them."""
     elements, counts, y = data(kind)
-    alone = KINDS[kind](method="pooled-linear", **ALONE).fit(of(elements, counts), y)
+    alone = KINDS[kind](method="dissimilarity-linear", **ALONE).fit(of(elements, counts), y)
     for model in (alone, mixtures[kind]):
         compared = 0
         for x, m in zip(elements[2:5], counts[2:5], strict=True):
@@ -153,11 +142,11 @@ def said(model, kind, x, m):
 
 def test_scores_of_a_simple_method_are_by_removal():
     elements, counts, y = data("classes")
-    model = SetClassifier(method="mean-forest", **ALONE).fit(of(elements, counts), y)
+    model = SetClassifier(method="pooled-forest", **ALONE).fit(of(elements, counts), y)
     some = of(elements[:3], counts[:3])
     for one, other in zip(model.explain(some), model.explain(some, method="removal"), strict=True):
         np.testing.assert_array_equal(one, other)
-    with pytest.raises(ValueError, match="method 'mean-forest' has no attention .* take 'removal'"):
+    with pytest.raises(ValueError, match="method 'pooled-forest' has no attention .* take 'removal'"):
         model.explain(some, method="attribution")
     (empty,) = model.explain(of([np.zeros((2, 2), dtype=np.float32)], [np.zeros(2)]))
     assert empty.tolist() == [0, 0]
@@ -174,13 +163,13 @@ def test_scores_of_a_simple_method_are_by_removal():
     [
         (
             SetClassifier,
-            {"method": "mean-linear"},
-            "'mean-linear' is none of the simple methods of SetClassifier: prior, mean",
+            {"method": "pooled-linear"},
+            "'pooled-linear' is none of the simple methods of SetClassifier: prior, pooled-f",
         ),
         (
             SetSurvival,
-            {"method": "mean-forest"},
-            "'mean-forest' is none of the simple methods of SetSurvival: prior, mean-l",
+            {"method": "pooled-linear"},
+            "'pooled-linear' is none of the simple methods of SetSurvival: prior, pooled-f",
         ),
         (SetClassifier, {"method": "prior", "dim": 3}, "dim=3 is for one network, .* method='prior' has no use for it"),
         (SetClassifier, {"method": "prior", "epochs": 3}, "epochs=3 is for one network"),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from omniset.estimators.cox import PartialLikelihood
+from omniset.estimators.survival import PartialLikelihood
 from omniset.training.cox import contributions, loss_parts, ranked
 from omniset.trials.survival import breslow, concordance, kaplan_meier
 

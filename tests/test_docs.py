@@ -188,7 +188,7 @@ def test_cells_page_runs(tmp_path, monkeypatch):
     lines = re.findall(r"^omniset .*$", walk.partition("\n## ")[0].replace("\\\n", " "), flags=re.MULTILINE)
     for line in lines:
         words = [*shlex.split(line)[1:], "--progress=false"]
-        words += ["--method=pooled-linear"] if "--out patients" in line else []  # in place of networks
+        words += ["--method=pooled-forest"] if "--out patients" in line else []  # in place of networks
         words += ["--folds=2", "--repeats=1"] if words[0] == "fit" else []
         words += ["--steps=1"] if words[0] == "explain" else []
         assert cli.main(words) == 0

@@ -7,7 +7,7 @@ import torch
 from omniset.core.sets import SetBatch, Sets
 from omniset.encoders import build
 from omniset.estimators import ensembles
-from omniset.estimators.ensembles import EnsembleModule, Lessons
+from omniset.estimators.ensembles import EnsembleBatches, EnsembleModule
 from omniset.training.ensemble import Ensemble
 from omniset.training.network import SetNetwork
 
@@ -37,7 +37,7 @@ def some_lessons(sets, classify=True, widths=(3, 2), elements=100, number=NETWOR
     weights = torch.as_tensor(rng.uniform(0.5, 2, (number, SETS)))
     held = torch.as_tensor(np.arange(SETS) % number == np.arange(number)[:, None])
     each = torch.as_tensor(np.stack(targets, 1)).expand(number, -1, -1)
-    return Lessons(sets, each, weights * ~held, weights * held, elements, 3)
+    return EnsembleBatches(sets, each, weights * ~held, weights * held, elements, 3)
 
 
 def loss_of(network, lessons, j, rows, classify, weights, smoothing):
@@ -132,11 +132,11 @@ def test_elements_of_a_large_set_are_drawn_evenly(size, most):
     rows = torch.arange(float(size))
     sets = Sets.from_ragged([rows[:, None], rows[:, None]], [rows + 1, rows + 1], dtype=torch.float64)
     one = torch.ones(1, 2)
-    lessons = Lessons(sets, torch.zeros(1, 2, 1, dtype=torch.int64), one, one, most, 3)
+    lessons = EnsembleBatches(sets, torch.zeros(1, 2, 1, dtype=torch.int64), one, one, most, 3)
     elements, counts = drawn(lessons, 4)
     assert (drawn(lessons, 4)[0] == elements).all()
     assert (counts == elements + 1).all()
-    reseeded = Lessons(sets, lessons.targets, one, one, most, 4)
+    reseeded = EnsembleBatches(sets, lessons.targets, one, one, most, 4)
     others = [drawn(lessons, 5)[0], drawn(lessons, 4, 1)[0], drawn(reseeded, 4)[0]]
     if most not in (1, 29):
         assert not any(np.array_equal(elements, other) for other in others)

@@ -9,13 +9,13 @@ import torch
 
 from omniset import SetClassifier, SetRegressor, Sets
 from omniset.cli import main
-from omniset.core.stored import StoredSet
-from omniset.estimators import boosting, exchange, importance, simple, stacking
-from omniset.estimators.exchange import Exchange, donors_of, drawn_rows
-from omniset.estimators.importance import feature_importance
-from omniset.estimators.pooling import OF_SIZE, STATISTICS, columns_of_feature, names_of, pooled
-from omniset.estimators.stack import METHODS, Arrays, Stack
-from omniset.report.features import Importance, section
+from omniset.estimators import importance, methods
+from omniset.estimators.evaluation import feature_importance
+from omniset.estimators.importance import donors_of, drawn_rows
+from omniset.estimators.methods import PooledLinear
+from omniset.estimators.mixture import Arrays, MixtureLearner, Simple
+from omniset.estimators.pooling import OF_SIZE, STATISTICS
+from omniset.report.sets import Importance, importance_section
 from omniset.trials.importances import in_words, randomised, table_of
 
 DIM = 3
@@ -39,10 +39,9 @@ def mixture(model, slope, features=None):
     }
     state |= {"per_unit": np.full(COLUMNS, 1e-3), "slope": np.zeros((COLUMNS, classes))}
     state["slope"][MEANS, -1] = 1e3 * np.sqrt(COLUMNS) * np.array(slope)
-    weights = torch.zeros(1, len(METHODS), dtype=torch.float64)
-    weights[0, METHODS.index("pooled-linear")] = 1
-    members = {"pooled-linear": [Arrays.of(state)]}
-    model.network_ = Stack(DIM, [classes], model.classifies, {}, members, weights, torch.ones_like(weights))
+    kind = type("Linear", (model.MIXTURE,), {"SIMPLE": {"linear": PooledLinear}, "METHODS": ("linear",)})
+    simple = Simple({"linear": [Arrays.of(state)]}, Arrays({}))
+    model.network_ = kind(DIM, [classes], model.classifies, [], simple, torch.ones(1, 1, dtype=torch.float64))
     model.features_, model.targets_, model.single_, model.encoding_ = features, ["y"], True, None
     if model.classifies:
         model._classes = [np.array(["a", "b"])]
@@ -198,48 +197,39 @@ def test_each_set_has_donors_of_units_other_than_its_own_and_each_others(units):
     others = len(np.unique(units[there])) - 1
     seen = set()
     for seed in range(200):
-        donors = donors_of(13, there, units, np.arange(13), others, np.random.default_rng(seed))
-        assert donors.shape == (others, 13)
-        assert set(donors[:, there].ravel()) <= set(there)
+        donors = donors_of(there, units, np.arange(13), others, np.random.default_rng(seed))
+        assert len(donors) == others
         for i in there:
-            assert sorted({units[i], *units[donors[:, i]]}) == sorted(set(units[there]))
-        assert (donors[:, [4, 6, 10]] == [4, 6, 10]).all()
-        seen.add(donors[0, 0])
+            assert {*donors[0]} == {*there} >= {one[i] for one in donors}
+            assert sorted({units[i], *(units[one[i]] for one in donors)}) == sorted(set(units[there]))
+        seen.add(donors[0][0])
     assert seen == {i for i in there if units[i] != units[0]}
-    once = donors_of(13, np.arange(13), np.arange(13), np.arange(13), 1, np.random.default_rng(0))[0]
-    assert sorted(once) == [*range(13)]  # each is the donor of one, where units are sets
+    (once,) = donors_of(np.arange(13), np.arange(13), np.arange(13), 1, np.random.default_rng(0))
+    assert sorted(once.values()) == [*range(13)]  # each is the donor of one, where units are sets
 
 
 def test_nobody_to_exchange_with():
-    donors = donors_of(3, np.array([1]), np.arange(3), np.arange(3), 1, np.random.default_rng(0))
-    np.testing.assert_array_equal(donors, [[0, 1, 2]])
+    donors = donors_of(np.array([1]), np.arange(3), np.arange(3), 1, np.random.default_rng(0))
+    assert donors == [{1: 1}]
 
 
-def test_pooled_columns_are_those_of_the_sets_that_networks_see(monkeypatch):
-    sets, _ = random_sets(5)
-    monkeypatch.setattr(exchange, "READ", 7)  # sets are read in pieces
-    given = Exchange(sets, np.array([1, 2, 3, 4, 0]), np.arange(5), [0, 0])
-    groups = [np.array([3, 0]), np.array([1, 4, 2])]
-    table = given.pooled(groups, [2, 0])
-    assert table.shape == (5, len(OF_SIZE) + 2 * len(STATISTICS))
-    for place, feature in enumerate([2, 0]):
-        seen: list[StoredSet] = []
-        for group in groups:
-            replaced = dict(given.replaced(group, [2, 0]))[place]
-            assert replaced is not None
-            seen += replaced
-        for stored, i in zip(seen, [3, 0, 1, 4, 2], strict=True):
+def test_a_set_gets_one_column_from_its_donor_and_keeps_the_rest(monkeypatch):
+    sets, y = random_sets(5)
+    monkeypatch.setattr(importance, "READ_AT_ONCE", 7)  # sets are read in pieces
+    monkeypatch.setattr(importance, "NUMBERS", 1)  # and features one by one
+    model = product_model()
+    task = model.importance_task(sets, y[:, None], None, 1, 0, [2, 0])
+    donors, group = dict(zip(range(5), [1, 2, 3, 4, 0], strict=True)), np.array([3, 0])
+    for place, exchanged in importance._exchanged(task, donors, group, [0, 0, 0]):
+        feature = [2, 0][place]
+        for stored, i in zip(exchanged, group, strict=True):
             x, m = stored.read()
-            own, counts = sets[i].read()
+            own, counts = sets[int(i)].read()
             others = [f for f in range(DIM) if f != feature]
             torch.testing.assert_close(x[:, others], own[:, others], rtol=0, atol=0)
             torch.testing.assert_close(m, counts, rtol=0, atol=0)
-            assert set(x[:, feature].tolist()) <= set(sets[int(given.donors[i])].read()[0][:, feature].tolist())
+            assert set(x[:, feature].tolist()) <= set(sets[donors[int(i)]].read()[0][:, feature].tolist())
             torch.testing.assert_close(stored.read(1, 2)[0], x[1:3], rtol=0, atol=0)
-        whole = pooled(seen)[:, columns_of_feature(feature, DIM)]
-        np.testing.assert_allclose(table[:, columns_of_feature(place, 2)], whole, rtol=1e-6)
-    names = np.array(names_of(list("abc")))[columns_of_feature(1, 3)]
-    assert [name.split(" of ")[-1] for name in names] == ["b"] * len(STATISTICS)
 
 
 # ---------------------------------------------------------------------- importance
@@ -325,7 +315,7 @@ def test_blocks_and_pieces_give_the_whole(monkeypatch):
     linear = mixture(SetRegressor(device="cpu", progress=False), [1, 2, 0])
     of_table = feature_importance(linear, sets, y, repeats=2)
     monkeypatch.setattr(importance, "NUMBERS", 1)
-    monkeypatch.setattr(exchange, "READ", 5)
+    monkeypatch.setattr(importance, "READ_AT_ONCE", 5)
     for changed in (model, linear):
         changed.set_params(max_elements=7, batch_size=3)
     pieces = feature_importance(model, sets, y, repeats=2)
@@ -376,41 +366,33 @@ def test_what_cannot_be_measured():
 
 
 def test_mixtures_of_folds_are_what_was_said_of_sets_left_out(monkeypatch):
-    monkeypatch.setattr(simple, "TREES", 3)
-    monkeypatch.setattr(boosting, "MOST", 2)
+    monkeypatch.setattr(methods, "TREES", 3)
     sets, y = random_sets(11)
-    given, learn = [], stacking.learn
-
-    def spied(*arguments, **options):
-        given.append(learn(*arguments, **options))
-        return given[-1]
-
-    monkeypatch.setattr(stacking, "learn", spied)
+    given, learn = [], MixtureLearner.learn
+    monkeypatch.setattr(MixtureLearner, "learn", lambda *a, **k: given.append(learn(*a, **k)) or given[-1])
     tiny = {"dim": 4, "depth": 1, "num_heads": 1, "num_inducing": 2, "epochs": 1, "folds": 2, "repeats": 2}
     model = SetRegressor(**tiny, importance=True, device="cpu", progress=False).fit(sets, y)
     left_out = given[0][1]
-    assert set(left_out.stacks) == set(product(range(2), range(2)))
-    said = {name: np.zeros((11, 1)) for name in METHODS}
-    for (repeat, fold), stack in left_out.stacks.items():
+    assert set(left_out.mixtures) == set(product(range(2), range(2)))
+    said = {name: np.zeros((11, 1)) for name in model.MIXTURE.METHODS}
+    for (repeat, fold), mixture in left_out.mixtures.items():
         held = np.flatnonzero(left_out.folds[repeat] == fold)
-        for name, values in stack.predictions([sets[int(i)] for i in held], torch.device("cpu"), **READING).items():
+        for name, values in mixture.predictions([sets[int(i)] for i in held], torch.device("cpu"), **READING).items():
             said[name][held] += values / 2
-        torch.testing.assert_close(stack.weights, model.network_.weights)
+        torch.testing.assert_close(mixture.weights, model.network_.weights)
     for name, values in said.items():
         mean = left_out.predictions[name].reshape(-1, 11, 1).mean(0)  # over repeats
         np.testing.assert_allclose(values, mean, rtol=1e-5, atol=1e-6)
-    assert model.out_of_fold_.stacks == {}  # they are there only while it learns
+    assert model.out_of_fold_.mixtures == {}  # they are there only while it learns
     assert set(model.importance_["feature"]) == {0, 1, 2}
     assert (model.importance_["units"] == 11).all()
-    again = importance.out_of_fold_importance(model, sets, y[:, None].astype(np.float32), None, left_out)
-    pd.testing.assert_frame_equal(again, model.importance_)
 
 
 def test_importance_is_measured_where_it_is_cheap_or_asked_for():
     sets = Sets.from_ragged(np.zeros((50, 1, 100), dtype=np.float32))
-    assert importance.wanted(SetRegressor(), sets)
-    assert not importance.wanted(SetRegressor(), Sets.from_ragged(np.zeros((51, 1, 100), dtype=np.float32)))
-    assert not importance.wanted(SetRegressor(importance=False), sets[:2])
+    assert importance.wanted(None, sets)
+    assert not importance.wanted(None, Sets.from_ragged(np.zeros((51, 1, 100), dtype=np.float32)))
+    assert not importance.wanted(False, sets[:2])
 
 
 def test_one_network_without_sets_kept_back_says_so():
@@ -421,25 +403,17 @@ def test_one_network_without_sets_kept_back_says_so():
     assert any("importance of features was not measured" in note for note in model.notes_)
 
 
-def test_donors_are_of_the_same_fold():
+def test_donors_are_of_the_same_fold(monkeypatch):
     sets, y = random_sets(13)
     model = mixture(SetRegressor(device="cpu", progress=False), [1, 2, 0])
-    task = importance.task_of(model, sets, y[:, None], None)
-    seen = []
-
-    class Spied(Exchange):
-        def __post_init__(self):
-            seen.append(self.donors)
-
-    parts, rows = importance.parts_of(model), np.array([1, 4, 7, 12])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(importance, "Exchange", Spied)
-        importance.measured(task, [importance.Trial(parts, rows)], ["y"])
-        for donors in seen:
-            assert sorted(donors[rows]) == [*rows]
-        seen.clear()
-        importance.measured(task, [importance.Trial(parts, np.array([3]))], ["y"])  # alone in its fold: any donor
-        assert all(donors[3] != 3 for donors in seen)
+    task = model.importance_task(sets, y[:, None], None, importance.REPEATS, 0)
+    seen, drawn = [], importance.donors_of
+    monkeypatch.setattr(importance, "donors_of", lambda *a: seen.extend(drawn(*a)) or seen)
+    importance.measured(task, [importance.Trial(model.says, np.array([1, 4, 7, 12]))], ["y"])
+    assert all(sorted(donors.values()) == [1, 4, 7, 12] for donors in seen)
+    seen.clear()
+    importance.measured(task, [importance.Trial(model.says, np.array([3]))], ["y"])  # alone in its fold: any donor
+    assert all(donors[3] != 3 for donors in seen)
 
 
 # ---------------------------------------------------------------------- report and shell
@@ -448,7 +422,7 @@ def test_donors_are_of_the_same_fold():
 def test_the_section_of_the_report():
     increases = np.random.default_rng(0).normal(0.2, 1, (37, 2, 1, 23))
     table = table_of(increases, np.arange(37), ["kind"], [f"marker {i}" for i in range(23)])
-    made = section(Importance(table, "sets left out", "set", "log loss"))
+    made = importance_section(Importance(table, "sets left out", "set", "log loss"))
     plot, shown = made.blocks
     assert "stand in for each other" in made.text
     assert len(plot.figure.axes[0].patches) == 20

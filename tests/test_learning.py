@@ -11,11 +11,9 @@ from sklearn.base import clone
 from omniset import SetClassifier, SetRegressor, explain
 from omniset.cli import main
 from omniset.core.sets import SetBatch, Sets
-from omniset.estimators import boosting, simple
+from omniset.estimators import methods
 from omniset.estimators.evaluation import evaluate, out_of_fold
-from omniset.estimators.learning import worth
-from omniset.estimators.stack import BASELINES, METHODS, Stack
-from omniset.estimators.stacking import LABELS
+from omniset.estimators.mixture import Arrays, SetMixture, Simple
 from omniset.trials.comparison import OURS
 from test_stack import SMALL, of, said_by, some_sets
 
@@ -24,8 +22,7 @@ ONE = SMALL | {"method": "ust", "batch_size": 8, "folds": 3}
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch):
-    monkeypatch.setattr(simple, "TREES", 3)
-    monkeypatch.setattr(boosting, "MOST", 3)
+    monkeypatch.setattr(methods, "TREES", 3)
 
 
 # ---------------------------------------------------------------------- one network
@@ -52,7 +49,7 @@ def test_folds_of_one_network_are_fits_of_the_same_model(weighted):
     groups = np.arange(17) // 2 if weighted else None
     model = SetClassifier(**ONE).fit(sets, y, sample_weight=weights, groups=groups)
     said = said_by(model)
-    assert {*said} == {*LABELS.beside, OURS}
+    assert {*said} == {*SetMixture.SIMPLE, OURS}
     columns = ["p_kind_a", "p_kind_b", "p_kind_lone", "p_side_0", "p_side_1"]
     for fold in range(3):
         held, table = alone(model, sets, y, fold, weights, groups)
@@ -98,7 +95,7 @@ def test_without_folds_one_network_has_simple_methods_beside_it():
     train = np.setdiff1d(np.arange(41), model.validation_)
     assert 0 < len(train) < 41
     beside = evaluate(model, of(elements, counts), y, resamples=19).rows
-    assert {*beside["method"]} == {OURS, *LABELS.beside}
+    assert {*beside["method"]} == {OURS, *SetMixture.SIMPLE}
     prior = beside[beside["method"] == "prior"]["p_1"].unique()
     np.testing.assert_allclose(prior, (y[train].sum() + 0.5) / (len(train) + 1), rtol=1e-9)
 
@@ -114,8 +111,8 @@ def test_the_evaluation_of_sets_left_out(grouped):
     groups = np.array([f"g{i // 3}" for i in range(19)]) if grouped else None
     model = SetClassifier(**SMALL).fit(sets, y, groups=groups)
     found = out_of_fold(model, sets, y[:, None], groups, resamples=101)
-    assert len(found.rows) == len(found.rows.drop_duplicates(["method", "set"])) == (len(METHODS) + 1) * 19
-    assert {*found.rows["method"]} == {OURS, *METHODS}
+    assert len(found.rows) == len(found.rows.drop_duplicates(["method", "set"])) == (len(SetMixture.METHODS) + 1) * 19
+    assert {*found.rows["method"]} == {OURS, *SetMixture.METHODS}
     for method, said in said_by(model).items():
         rows = found.rows[found.rows["method"] == method]
         assert rows["set"].tolist() == [str(name) for name in sets.names]
@@ -125,13 +122,13 @@ def test_the_evaluation_of_sets_left_out(grouped):
         assert rows["size"].tolist() == sets.sizes.tolist()
     numbers = found.comparison.numbers()
     assert (numbers["unit"], numbers["units"]) == (("group", 7) if grouped else ("set", 19))
-    assert set(numbers["baselines"]) == {*BASELINES}
+    assert set(numbers["baselines"]) == {*SetMixture.SIMPLE}
     rows = found.rows.assign(right=found.rows["truth"] == found.rows["predicted"])
     shares = rows.groupby("method")["right"].mean()
     values = {s["method"]: s["value"] for s in numbers["scores"] if s["score"] == "accuracy"}
     assert values == pytest.approx(shares.to_dict())
     (gate,) = numbers["gates"]
-    best = max(BASELINES, key=values.get)
+    best = max(SetMixture.SIMPLE, key=values.get)
     assert values[gate["opponent"]] == values[best]
     assert gate["value"] == pytest.approx(values[OURS] - values[best])
     assert gate["opponent"] in numbers["verdict"]
@@ -141,18 +138,18 @@ def test_the_evaluation_of_sets_left_out(grouped):
 
 
 def stack_of(*weights):
-    values = torch.tensor([[w.get(name, 0.0) for name in METHODS] for w in weights], dtype=torch.float64)
-    return Stack(1, [2] * len(weights), True, {}, {}, values, torch.ones_like(values))
+    values = torch.tensor([[w.get(name, 0.0) for name in SetMixture.METHODS] for w in weights], dtype=torch.float64)
+    return SetMixture(1, [2] * len(weights), True, [], Simple({}, Arrays({})), values, torch.ones_like(values))
 
 
 def test_what_each_method_is_worth():
-    interplay, none = {"ust": 0.25, "prior": 0.05, "pooled-linear": 0.7}, {"mean-forest": 0.4, "deep-sets": 0.6}
-    assert worth(stack_of(interplay), ["label"]) == [
-        "weights of the methods: pooled-linear 0.70, ust 0.25, prior 0.05",
+    interplay, none = {"ust": 0.25, "prior": 0.05, "dissimilarity-linear": 0.7}, {"prior": 0.4, "pooled-forest": 0.6}
+    assert stack_of(interplay).in_words(["label"]) == [
+        "weights of the methods: dissimilarity-linear 0.70, ust 0.25, prior 0.05",
     ]
-    assert worth(stack_of(interplay, none), ["kind", "side"]) == [
-        "kind: weights of the methods: pooled-linear 0.70, ust 0.25, prior 0.05",
-        "side: weights of the methods: deep-sets 0.60, mean-forest 0.40; the elements' interplay adds nothing here",
+    assert stack_of(interplay, none).in_words(["kind", "side"]) == [
+        "kind: weights of the methods: dissimilarity-linear 0.70, ust 0.25, prior 0.05",
+        "side: weights of the methods: pooled-forest 0.60, prior 0.40; the elements' interplay adds nothing here",
     ]
 
 
@@ -160,9 +157,9 @@ def test_a_model_says_its_folds_and_weights(monkeypatch):
     elements, counts, numbers = some_sets(19)
     model = SetClassifier(**SMALL | {"folds": 3, "repeats": 2}).fit(of(elements, counts), numbers > 0)
     assert any(note.startswith("3 folds of the sets, dealt 2 times: the table has the mean") for note in model.notes_)
-    assert worth(model.network_, model.targets_)[0] in model.notes_
+    assert model.network_.in_words(model.targets_)[0] in model.notes_
     assert not any("drawn anew for each epoch" in note for note in model.notes_)
-    monkeypatch.setattr("omniset.estimators.learning.DRAWN", 5)
+    monkeypatch.setattr("omniset.estimators.base.DRAWN", 5)
     model.fit(of(elements, counts), numbers > 0)
     assert any(
         note.startswith("networks of the mixture learn from 5 elements of a larger set") for note in model.notes_
@@ -181,8 +178,8 @@ def mixture():
 def weighing(model, ust):
     """The model, in which the interplay has this weight, and the rest has the other."""
     model.network_.weights.zero_()
-    model.network_.weights[0, METHODS.index("ust")] = ust
-    model.network_.weights[0, METHODS.index("prior")] = 1 - ust
+    model.network_.weights[0, SetMixture.METHODS.index("ust")] = ust
+    model.network_.weights[0, SetMixture.METHODS.index("prior")] = 1 - ust
     return model
 
 
@@ -190,8 +187,8 @@ def weighing(model, ust):
 def test_scores_of_a_mixture_are_the_mean_of_its_networks(mixture, method):
     elements, counts, _ = some_sets(7, seed=3)
     found = weighing(mixture, 0.6).explain(of(elements, counts), target=True, steps=3, method=method)
-    networks = [*mixture.network_.networks["ust"]][:4]
-    assert len(mixture.network_.networks["ust"]) > 4
+    networks = [*mixture.network_.networks][:4]
+    assert len(mixture.network_.networks) > 4
     for stored, scores in zip(of(elements, counts), found, strict=True):
         assert len(scores) == len(stored)
         if not len(stored):
@@ -257,12 +254,12 @@ def test_fit_writes_what_was_said_of_sets_left_out(method, files, tmp_path, caps
     assert (validation["unit"], validation["units"]) == ("group", 8)
     values = {s["method"]: s["value"] for s in validation["scores"] if s["score"] == "accuracy"}
     assert values[OURS] == pytest.approx((rows["truth"] == rows["predicted"]).mean())
-    assert {*values} == {OURS, *(METHODS if method == "auto" else LABELS.beside)}
+    assert {*values} == {OURS, *(SetMixture.METHODS if method == "auto" else SetMixture.SIMPLE)}
     assert validation["verdict"] in said
     assert "out_of_fold.csv" in said
     model = SetClassifier.load("run")
     assert (model.method, model.folds, model.repeats) == (method, 2, 1)
-    assert isinstance(model.network_, Stack) == (method == "auto")
+    assert isinstance(model.network_, SetMixture) == (method == "auto")
     common = "predict sets.csv --model run --out predictions.csv --device=cpu --progress=false"
     assert main(common.split()) == 0
     found = pd.read_csv("predictions.csv", float_precision="round_trip")

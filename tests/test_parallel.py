@@ -158,7 +158,7 @@ def table(folder):
 
 
 def test_two_processes_are_one(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("omniset.estimators.simple.TREES", 300)  # as the processes have it
+    monkeypatch.setattr("omniset.estimators.methods.TREES", 300)  # as the processes have it
     frame, labels = table(tmp_path)
     small = {"dim": 8, "num_heads": 2, "depth": 1, "epochs": 1, "progress": False, "device": "cpu", "max_elements": 11}
     SetClassifier("ust", **small).fit(frame, labels["label"].to_numpy()).save(tmp_path / "set")

@@ -74,7 +74,7 @@ def test_two_workers_of_which_one_is_killed(folder, tmp_path):
     """Dask gives its part to the other one: complete, and equal to the bit."""
     distributed, dask = (pytest.importorskip(name) for name in ("distributed", "dask"))
     assert predict(folder, tmp_path / "alone") == 0
-    forkserver.set_forkserver_preload(["distributed", "omniset.estimators.runs"])  # once, rather than in each worker
+    forkserver.set_forkserver_preload(["distributed", "omniset.estimators.files"])  # once, rather than in each worker
     forkserver.ensure_running()
     here = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None, "silence_logs": 50}
     forked = dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"})

@@ -86,7 +86,6 @@ def test_fractional_multiplicities_are_weights():
 @pytest.mark.parametrize("exact", [1 << 26, 40 * DIM])
 def test_order_copies_and_absent_elements_change_nothing(monkeypatch, exact):
     monkeypatch.setattr(pooling, "EXACT", exact)  # 40 of 97 elements: quantiles are those of a sample
-    monkeypatch.setattr(pooling, "COUNTED", exact)
     monkeypatch.setattr(pooling, "SHARD", 19 * DIM)
     rng = np.random.default_rng(4)
     elements = rng.normal(size=(97, DIM)).astype(np.float32)
@@ -105,7 +104,6 @@ def test_few_distinct_elements_are_exact_however_many_copies(monkeypatch):
     elements = distinct[rng.integers(0, 7, 1_009)]
     sets = Sets.of([elements], torch.float32)
     monkeypatch.setattr(pooling, "EXACT", 11 * DIM)
-    monkeypatch.setattr(pooling, "COUNTED", 11)
     monkeypatch.setattr(pooling, "SHARD", 5 * DIM)
     assert_equal_to_oracle(pooled(sets), [elements], [np.ones(1_009)])
 
@@ -116,7 +114,7 @@ def test_a_sample_of_a_large_set_is_near_the_whole(monkeypatch):
     sets = Sets.of([x], torch.float32)
     whole = pooled(sets)
     monkeypatch.setattr(pooling, "EXACT", 15_000)
-    monkeypatch.setattr(pooling, "COUNTED", 5_000)
+    monkeypatch.setattr(pooling, "SHARD", 4_001 * DIM)
     sampled = pooled(sets)
     first = len(OF_SIZE) + 4 * DIM
     np.testing.assert_array_equal(sampled[:, 2:first], whole[:, 2:first])  # exact in any case

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from omniset.core.sets import Sets
-from omniset.estimators import distinct, references
+from omniset.estimators import pooling, references
 from omniset.estimators.references import References, samples_of, seen_of
 
 DIM = 3
@@ -81,16 +81,16 @@ def test_shards_of_a_large_set_give_its_sample(monkeypatch):
     x = rng.normal(size=(101, DIM)).astype(np.float32)[rng.integers(0, 101, 397)]
     m = rng.integers(0, 3, 397).astype(np.float64)
     stored = sets_of([x], [m])[0]
-    whole = distinct.sampled(stored, 23)
-    monkeypatch.setattr(distinct, "READ", 7 * DIM)
-    for one, other in zip(distinct.sampled(stored, 23), whole, strict=True):
+    whole = pooling.sampled(stored, 23)
+    monkeypatch.setattr(pooling, "SHARD", 7 * DIM)
+    for one, other in zip(pooling.sampled(stored, 23), whole, strict=True):
         np.testing.assert_array_equal(one, other)
     elements, counts = whole
     assert elements.shape == (23, DIM)
     assert len(np.unique(elements, axis=0)) == 23
     for element, count in zip(elements, counts, strict=True):
         assert count == m[(x == element).all(1)].sum() > 0
-    everything, of_all = distinct.sampled(stored, 1000)
+    everything, of_all = pooling.sampled(stored, 1000)
     assert len(everything) == len(np.unique(x[m > 0], axis=0))
     assert of_all.sum() == m.sum()
 

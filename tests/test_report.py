@@ -12,8 +12,9 @@ from matplotlib.figure import Figure
 
 from omniset.report import Cell, Facts, Headline, Note, Plot, Report, Section, Table, multiqc, render, write
 from omniset.report.blocks import text_of
+from omniset.report.data import DataSummary, quantiles
 from omniset.report.frame import Run
-from omniset.report.sets import DataSummary, Example, SetRun, compose, quantiles
+from omniset.report.sets import Example, SetRun, compose
 from omniset.trials import outcomes as evaluation
 from omniset.trials.outcomes import Outcome
 

@@ -16,9 +16,8 @@ import yaml
 from forked import Forked
 from omniset import SetClassifier, SetRegressor
 from omniset.cli import main
-from omniset.estimators import runs
-from omniset.estimators.evaluation import evaluate
-from omniset.estimators.examples import telling
+from omniset.estimators import files as set_files
+from omniset.estimators.evaluation import evaluate, telling
 from omniset.runs.files import plain
 from omniset.tables import TableWriter, files
 from omniset.trials.outcomes import Outcome
@@ -180,8 +179,8 @@ def test_predict_writes_as_it_reads(tmp_path, frame, monkeypatch):
     monkeypatch.setattr(files, "CELLS", 100)
     seen = []
     tables = []
-    real = runs._watched
-    monkeypatch.setattr(runs, "_watched", lambda table, *a: tables.append(table) or real(table, *a))
+    real = set_files.watched
+    monkeypatch.setattr(set_files, "watched", lambda table, *a: tables.append(table) or real(table, *a))
     write = TableWriter.write
     monkeypatch.setattr(TableWriter, "write", lambda self, f: seen.append(tables[-1].file.position) or write(self, f))
     big = pd.concat([frame.drop(columns="sign").assign(set=frame["set"] + f"_{i}") for i in range(40)])

@@ -1,4 +1,4 @@
-"""Members without a network against scikit-learn, against each other's definitions, and after they were stored."""
+"""Methods without a network against scikit-learn, against each other's definitions, and after they were stored."""
 
 import numpy as np
 import pytest
@@ -6,29 +6,27 @@ from scipy.optimize import minimize
 from sklearn.ensemble import (
     ExtraTreesClassifier,
     ExtraTreesRegressor,
-    GradientBoostingClassifier,
-    GradientBoostingRegressor,
     RandomForestClassifier,
-    RandomForestRegressor,
 )
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import log_loss
 
-from omniset.estimators import boosting, linear, simple
-from omniset.estimators.folds import folds_of
-from omniset.estimators.members import MEMBERS
-from omniset.estimators.pooling import OF_SIZE, STATISTICS, means_of
-from omniset.estimators.trees import Trees
+from omniset.estimators import methods
+from omniset.estimators.inputs import folds_of
+from omniset.estimators.methods import Trees
+from omniset.estimators.mixture import NumberMixture
+from omniset.estimators.pooling import OF_SIZE, STATISTICS
+
+METHODS = NumberMixture.SIMPLE
 
 DIM = 3
 COLUMNS = len(OF_SIZE) + DIM * len(STATISTICS)
-LEARNING = [name for name in MEMBERS if name != "prior"]
+LEARNING = [name for name in METHODS if name != "prior"]
 
 
 @pytest.fixture(autouse=True)
 def _few_trees(monkeypatch):
-    monkeypatch.setattr(simple, "TREES", 7)
-    monkeypatch.setattr(boosting, "MOST", 11)
+    monkeypatch.setattr(methods, "TREES", 7)
 
 
 def table(rows, seed=0, columns=COLUMNS):
@@ -46,14 +44,14 @@ def unsmoothed(p, member):
 
 
 @pytest.mark.parametrize("classes", [None, 2, 3])
-@pytest.mark.parametrize("name", list(MEMBERS))
+@pytest.mark.parametrize("name", list(METHODS))
 def test_restored_arrays_predict_the_same(name, classes):
     x, new = table(41), table(13, 1)
     new[2] = np.nan  # an empty set
-    member = MEMBERS[name](classes).fit(x, labels(x, classes))
+    member = METHODS[name](classes).fit(x, labels(x, classes))
     state = member.state()
     assert all(isinstance(value, np.ndarray) and value.dtype.kind in "bif" for value in state.values())
-    again = MEMBERS[name](classes).restore({key: value.copy() for key, value in state.items()})
+    again = METHODS[name](classes).restore({key: value.copy() for key, value in state.items()})
     predicted = member.predict(new)
     np.testing.assert_array_equal(again.predict(new), predicted)
     assert predicted.shape == ((13,) if classes is None else (13, classes))
@@ -64,58 +62,26 @@ def test_restored_arrays_predict_the_same(name, classes):
 
 
 @pytest.mark.parametrize("classes", [None, 2, 3])
-@pytest.mark.parametrize("name", ["pooled-forest", "mean-forest"])
-def test_forests_are_scikit_learns(name, classes):
+def test_the_forest_is_scikit_learns(classes):
     x, new = table(61), table(1009, 1)
     y = labels(x, classes)
     w = np.random.default_rng(2).uniform(0.5, 2, 61)
-    member = MEMBERS[name](classes).fit(x, y, w, seed=5)
-    many = {"pooled-forest": (ExtraTreesRegressor, ExtraTreesClassifier)}
-    maker = many.get(name, (RandomForestRegressor, RandomForestClassifier))[classes is not None]
-    features = 1 / 3 if name == "mean-forest" and classes is None else "sqrt"
-    columns = slice(None) if name == "pooled-forest" else slice(len(OF_SIZE), len(OF_SIZE) + DIM)
-    oracle = maker(7, random_state=5, max_features=features).fit(x[:, columns], y, w / w.mean())
-    expected = oracle.predict(new[:, columns]) if classes is None else oracle.predict_proba(new[:, columns])
-    np.testing.assert_allclose(unsmoothed(member.predict(new), member), expected, rtol=1e-12, atol=1e-14)
-
-
-@pytest.mark.parametrize("classes", [None, 2, 3])
-def test_boosting_is_scikit_learns_with_the_rounds_that_it_chose(classes):
-    x, new = table(61), table(101, 1)
-    y = labels(x, classes)
-    w = np.random.default_rng(2).uniform(0.5, 2, 61)
-    member = MEMBERS["pooled-boosting"](classes).fit(x, y, w, seed=5)
-    assert member.rounds > 0
-    maker = GradientBoostingRegressor if classes is None else GradientBoostingClassifier
-    options = {"learning_rate": 0.05, "max_depth": 3, "min_samples_leaf": 5, "max_features": "sqrt", "subsample": 0.5}
-    oracle = maker(n_estimators=member.rounds, random_state=5, **options).fit(x, y, w / w.mean())
+    method = METHODS["pooled-forest"](classes).fit(x, y, w, seed=5)
+    maker = (ExtraTreesRegressor, ExtraTreesClassifier)[classes is not None]
+    oracle = maker(7, random_state=5, max_features="sqrt").fit(x, y, w / w.mean())
     expected = oracle.predict(new) if classes is None else oracle.predict_proba(new)
-    np.testing.assert_allclose(unsmoothed(member.predict(new), member), expected, rtol=1e-10)
-
-
-@pytest.mark.parametrize("classes", [None, 3])
-def test_boosting_learns_more_of_many_rows(monkeypatch, classes):
-    monkeypatch.setattr(boosting, "MANY", 50)
-    monkeypatch.setattr(boosting, "ENOUGH", 55)
-    x, y = table(61), labels(table(61), classes)
-    member = MEMBERS["pooled-boosting"](classes).fit(x, y, seed=5)
-    maker = GradientBoostingRegressor if classes is None else GradientBoostingClassifier
-    options = {"learning_rate": 0.1, "max_depth": 4, "min_samples_leaf": 5, "max_features": "sqrt", "subsample": 0.5}
-    oracle = maker(n_estimators=member.rounds, random_state=5, **options).fit(x, y)
-    again = MEMBERS["pooled-boosting"](classes).restore(member.state())
-    expected = oracle.predict(x) if classes is None else oracle.predict_proba(x)
-    np.testing.assert_allclose(unsmoothed(again.predict(x), again), expected, rtol=1e-10)
+    np.testing.assert_allclose(unsmoothed(method.predict(new), method), expected, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("rows", [19, 53])  # fewer and more than columns
 @pytest.mark.parametrize("classes", [None, 2, 3])
 def test_linear_minimises_its_objective(classes, rows, monkeypatch):
-    monkeypatch.setattr(linear.PooledLinear, "variances", (0.7,))
+    monkeypatch.setattr(methods.PooledLinear, "variances", (0.7,))
     x, new = table(rows), table(7, 1)
     y = labels(x, classes)
     w = np.random.default_rng(2).uniform(0.5, 2, rows)
     w /= w.mean()
-    member = MEMBERS["pooled-linear"](classes).fit(x, y, w)
+    member = METHODS["pooled-linear"](classes).fit(x, y, w)
     mean = np.average(x.astype(float), 0, w)
     sd = np.sqrt(np.average((x - mean) ** 2, 0, w))
 
@@ -158,18 +124,18 @@ def test_linear_minimises_its_objective(classes, rows, monkeypatch):
 @pytest.mark.parametrize(("enough", "used", "rows"), [(29, 5, 29), (7, 2, 12)])
 def test_linear_takes_the_likeliest_penalty(seed, classes, enough, used, rows, monkeypatch):
     """By rows left out, which are enough after some folds, and a normal distribution of its logarithm."""
-    monkeypatch.setattr(linear, "LEFT_OUT", enough)
-    monkeypatch.setattr(linear.PooledLinear, "variances", linear.VARIANCES)
-    monkeypatch.setattr(linear, "FOLDS", 5)
+    monkeypatch.setattr(methods, "LEFT_OUT", enough)
+    monkeypatch.setattr(methods.PooledLinear, "variances", methods.VARIANCES)
+    monkeypatch.setattr(methods, "FOLDS", 5)
     x = table(29, seed)
     score = x[:, 3] + np.random.default_rng(seed).normal(size=29)
     y = score if classes is None else (score > 0).astype(int)
-    member = MEMBERS["pooled-linear"](classes).fit(x, y, seed=seed)
+    member = METHODS["pooled-linear"](classes).fit(x, y, seed=seed)
     z = np.clip((x - x.mean(0, dtype=float)) / x.std(0, dtype=float), -3, 3) / np.sqrt(COLUMNS)
     y = y if classes else (y - y.mean()) / y.std()
     folds = folds_of(y, 5, seed)
     unlikely = []
-    for v in linear.VARIANCES:
+    for v in methods.VARIANCES:
         loss = 0
         for k in range(used):
             there, left = folds != k, folds == k
@@ -179,7 +145,7 @@ def test_linear_takes_the_likeliest_penalty(seed, classes, enough, used, rows, m
             else:
                 loss += np.square(y[left] - Ridge(1 / v).fit(z[there], y[there]).predict(z[left])).sum()
         unlikely.append((loss if classes else rows / 2 * np.log(loss / rows)) + np.log10(v) ** 2 / 2)
-    assert unlikely[linear.VARIANCES.index(member.variance)] == pytest.approx(min(unlikely), rel=1e-3)
+    assert unlikely[methods.VARIANCES.index(member.variance)] == pytest.approx(min(unlikely), rel=1e-3)
 
 
 @pytest.mark.parametrize("name", LEARNING)
@@ -187,10 +153,10 @@ def test_rows_of_weight_0_are_not_there(name):
     x, y = table(43), labels(table(43), 2)
     w = np.ones(43)
     w[::3] = 0
-    few = MEMBERS[name](2).fit(x[w > 0], y[w > 0], seed=1)
-    many = MEMBERS[name](2).fit(x, y, w, seed=1)
+    few = METHODS[name](2).fit(x[w > 0], y[w > 0], seed=1)
+    many = METHODS[name](2).fit(x, y, w, seed=1)
     np.testing.assert_array_equal(many.predict(x), few.predict(x))
-    scaled = MEMBERS[name](2).fit(x, y, 16 * w, seed=1)
+    scaled = METHODS[name](2).fit(x, y, 16 * w, seed=1)
     np.testing.assert_array_equal(scaled.predict(x), few.predict(x))
 
 
@@ -199,7 +165,7 @@ def test_a_weight_of_2_is_as_a_row_twice():
     x, y = table(31), labels(table(31), 3)
     twice = np.concatenate([np.arange(31), np.arange(0, 31, 2)])
     w = np.where(np.arange(31) % 2 == 0, 2.0, 1.0)
-    weighted, repeated = MEMBERS["prior"](3).fit(x, y, w), MEMBERS["prior"](3).fit(x[twice], y[twice])
+    weighted, repeated = METHODS["prior"](3).fit(x, y, w), METHODS["prior"](3).fit(x[twice], y[twice])
     counts = np.bincount(y[twice], minlength=3)
     np.testing.assert_allclose(repeated.predict(x)[0], (counts + 1 / 3) / (len(twice) + 1), rtol=1e-12)
     np.testing.assert_allclose(weighted.predict(x)[0], (counts * 31 / len(twice) + 1 / 3) / 32, rtol=1e-12)
@@ -209,18 +175,18 @@ def test_a_weight_of_2_is_as_a_row_twice():
 def test_classes_that_training_lacks_have_what_the_prior_gives(name):
     x = table(37)
     y = np.where(labels(x, 2) == 1, 3, 1)  # of 0, 1, 2, 3
-    member = MEMBERS[name](4).fit(x, y)
+    member = METHODS[name](4).fit(x, y)
     p = member.predict(x)
     np.testing.assert_allclose(p[:, [0, 2]], (1 / 4 / 38) / 38, rtol=1e-9)
-    assert (p[y == 3, 3].mean() > p[y == 1, 3].mean()) or name == "mean-forest"
+    assert p[y == 3, 3].mean() > p[y == 1, 3].mean()
 
 
 @pytest.mark.parametrize("classes", [None, 2])
-@pytest.mark.parametrize("name", list(MEMBERS))
+@pytest.mark.parametrize("name", list(METHODS))
 def test_labels_that_are_all_the_same_are_the_prediction(name, classes):
     x = table(5)
-    member = MEMBERS[name](classes).fit(x, np.ones(5, dtype=np.int64) if classes else np.full(5, 2.5))
-    again = MEMBERS[name](classes).restore(member.state())
+    member = METHODS[name](classes).fit(x, np.ones(5, dtype=np.int64) if classes else np.full(5, 2.5))
+    again = METHODS[name](classes).restore(member.state())
     expected = np.full(5, 2.5) if classes is None else np.tile([0.5 / 6, 5.5 / 6], (5, 1))
     np.testing.assert_allclose(again.predict(x), expected, rtol=1e-12)
 
@@ -229,18 +195,10 @@ def test_labels_that_are_all_the_same_are_the_prediction(name, classes):
 def test_what_an_empty_set_lacks_is_the_mean_of_training(name):
     x, y = table(37), labels(table(37), 2)
     x[5, 3:] = np.nan
-    member = MEMBERS[name](2).fit(x, y)
+    member = METHODS[name](2).fit(x, y)
     empty = np.concatenate([x[:1, :3], np.full((1, COLUMNS - 3), np.nan)], 1).astype(np.float32)
     filled = np.concatenate([x[:1, :3], np.nanmean(x[:, 3:].astype(float), 0)[None]], 1).astype(np.float32)
     np.testing.assert_array_equal(member.predict(empty), member.predict(filled))
-
-
-def test_the_mean_forest_sees_the_means_alone():
-    x, y = table(37), labels(table(37), 2)
-    member = MEMBERS["mean-forest"](2).fit(x, y)
-    other = table(37, 9)
-    other[:, means_of(COLUMNS)] = x[:, means_of(COLUMNS)]
-    np.testing.assert_array_equal(member.predict(other), member.predict(x))
 
 
 def test_trees_go_down_in_blocks_as_in_one(monkeypatch):
@@ -248,7 +206,7 @@ def test_trees_go_down_in_blocks_as_in_one(monkeypatch):
     forest = RandomForestClassifier(7, random_state=0).fit(x, y)
     trees = Trees.of(forest.estimators_)
     whole = trees.means(x)
-    monkeypatch.setattr("omniset.estimators.trees.ROWS_AND_TREES", 40)
+    monkeypatch.setattr("omniset.estimators.methods.ROWS_AND_TREES", 40)
     np.testing.assert_array_equal(trees.means(x), whole)
 
 

@@ -2,7 +2,6 @@
 
 import math
 import pickle
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -27,10 +26,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from omniset import SetBatch, SetClassifier, SetRegressor, Sets
 from omniset.cli import main
 from omniset.core.sources import source_of
-from omniset.estimators import stacking
-from omniset.estimators.forms import sets_of
-from omniset.estimators.stack import NETWORKS
-from omniset.estimators.stacking import LABELS
+from omniset.estimators import base
+from omniset.estimators.inputs import sets_of
 
 CHEAP = {
     "dim": 8,
@@ -61,7 +58,7 @@ FAILED = {
 @pytest.fixture(autouse=True)
 def alone(monkeypatch):
     """One network without simple methods beside it, whose forests take most of the time."""
-    monkeypatch.setattr(stacking, "LABELS", replace(LABELS, beside=()))
+    monkeypatch.setattr(base, "POOLED", -1)
 
 
 @pytest.fixture
@@ -102,7 +99,7 @@ def table(arrays, names):
 def fitted():
     arrays, kinds, _ = data()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stacking, "LABELS", replace(LABELS, beside=()))
+        patch.setattr(base, "POOLED", -1)
         yield SetClassifier("deep-sets", **CHEAP).fit(arrays, kinds)
 
 
@@ -380,7 +377,7 @@ def test_vectors_in_tables(container, fitted):
 def test_products_of_a_mixtures_vectors_are_means_over_its_networks(mixture, tmp_path):
     arrays = data(17)[0]
     vectors = mixture.transform(arrays)
-    networks = [network for name in NETWORKS for network in mixture.fitted().networks[name]]
+    networks = [*mixture.fitted().networks]
     with torch.no_grad():
         source = source_of(list(Sets.from_ragged(arrays)), 10_000)
         summaries = [network.encoder(source).summary.flatten(1).double().numpy() for network in networks]
@@ -388,7 +385,7 @@ def test_products_of_a_mixtures_vectors_are_means_over_its_networks(mixture, tmp
     assert np.allclose(vectors @ vectors.T, np.mean([s @ s.T for s in summaries], 0), atol=1e-5)
     names = mixture.get_feature_names_out()
     assert vectors.shape == (17, len(names)) == (17, 4 * len(networks))
-    assert (names[0], names[-1]) == ("deep-sets_1_1", f"ust_{len(networks) // 2}_4")
+    assert (names[0], names[-1]) == ("ust_1_1", f"ust_{len(networks)}_4")
     assert len(set(names)) == len(names)
     mixture.save(tmp_path)
     assert (SetClassifier.load(tmp_path).transform(arrays) == vectors).all()

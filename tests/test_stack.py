@@ -1,7 +1,6 @@
 """Mixtures of methods: no set is learned from where it is left out, and what they say is the formula written out."""
 
 import contextlib
-from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -10,14 +9,12 @@ import torch
 
 from omniset import SetClassifier, SetRegressor
 from omniset.core.sets import Sets
-from omniset.estimators import boosting, simple, stacking
-from omniset.estimators.folds import folds_of
-from omniset.estimators.members import MEMBERS
+from omniset.estimators import methods, mixture
+from omniset.estimators.inputs import folds_of
+from omniset.estimators.methods import DISTANCES
+from omniset.estimators.mixture import NETWORK, NumberMixture, Regime, SetMixture
 from omniset.estimators.pooling import pooled, spread_of
 from omniset.estimators.references import References, samples_of
-from omniset.estimators.simple import DISTANCES
-from omniset.estimators.stack import BASELINES, METHODS, NETWORKS
-from omniset.estimators.stacking import Regime
 from omniset.trials.comparison import OURS
 
 SMALL = {"dim": 4, "num_heads": 2, "depth": 1, "num_inducing": 2, "epochs": 2, "folds": 2, "repeats": 1}
@@ -27,8 +24,7 @@ SMALL |= {"batch_size": 16, "progress": False, "device": "cpu"}
 @pytest.fixture(autouse=True)
 def few(monkeypatch):
     """And trees, and large steps: quickly."""
-    monkeypatch.setattr(simple, "TREES", 3)
-    monkeypatch.setattr(boosting, "MOST", 3)
+    monkeypatch.setattr(methods, "TREES", 3)
 
 
 def some_sets(number, seed=0, empty=True):
@@ -49,7 +45,7 @@ def of(elements, counts=None):
 def weighted(model, seed=0):
     """The model, with weights and powers such that every method counts."""
     rng = np.random.default_rng(seed)
-    weights = rng.dirichlet(np.ones(len(METHODS)), len(model.targets_))
+    weights = rng.dirichlet(np.ones(len(model.MIXTURE.METHODS)), len(model.targets_))
     model.network_.weights.copy_(torch.as_tensor(weights))
     if model.classifies:
         model.network_.powers.copy_(torch.as_tensor(rng.uniform(0.5, 2, weights.shape)))
@@ -82,7 +78,7 @@ def left_out(monkeypatch, sets, y, folds, **options):
     """A mixture with these folds, whatever the labels."""
     maker = SetRegressor if np.asarray(y).dtype.kind == "f" else SetClassifier
     with monkeypatch.context() as patch:
-        patch.setattr(stacking, "folds_of", lambda *_: folds)
+        patch.setattr(mixture, "folds_of", lambda *_: folds)
         given = {name: options.pop(name) for name in ("sample_weight", "groups") if name in options}
         return maker(**SMALL | options).fit(sets, y, **given)
 
@@ -96,9 +92,9 @@ def test_labels_of_sets_left_out_change_nothing_that_is_said_of_them(number, cla
     y = (numbers > 0).astype(int) if classify else numbers
     changed = np.where(folds == 1, 1 - y if classify else 50 - 3 * y, y)
     said = [said_by(left_out(monkeypatch, of(elements, counts), labels, folds)) for labels in (y, changed)]
-    for method in METHODS:
+    for method in (SetMixture if classify else NumberMixture).METHODS:
         one, other = (of_labels[method] for of_labels in said)
-        if number < stacking.WATCHED or method not in NETWORKS:
+        if number < mixture.WATCHED or method != NETWORK:
             np.testing.assert_array_equal(one[folds == 1], other[folds == 1], err_msg=method)
         if method != "prior" or not classify:
             assert (one[folds != 1] != other[folds != 1]).any(), method
@@ -111,13 +107,13 @@ def test_elements_of_a_set_left_out_change_nothing_that_is_said_of_others_of_its
     y = (numbers > 0).astype(int)
     one, other = (said_by(left_out(monkeypatch, of(e, counts), y, folds)) for e in (elements, changed))
     rest = (folds == 1) & (np.arange(23) != 4)
-    for method in METHODS:
+    for method in SetMixture.METHODS:
         np.testing.assert_array_equal(one[method][rest], other[method][rest], err_msg=method)
 
 
-def of_fold(model, name, number, folds):
-    """The networks of a method that did not see the sets of this fold, counted over repeats."""
-    networks = model.network_.networks[name]
+def of_fold(model, number, folds):
+    """The networks that did not see the sets of this fold, counted over repeats."""
+    networks = model.network_.networks
     each, rest = divmod(len(networks), folds)
     assert (each > 0, rest) == (True, 0)
     return networks[each * number : each * (number + 1)]
@@ -129,7 +125,7 @@ def test_a_method_is_fitted_to_the_other_folds_alone():
     y, sets = (numbers > 0).astype(int), of(elements, counts)
     model = SetClassifier(**SMALL | {"repeats": 2}).fit(sets, y)
     said, table = said_by(model), pooled(sets)
-    expected = {name: np.zeros((19, 2)) for name in METHODS}
+    expected = {name: np.zeros((19, 2)) for name in SetMixture.METHODS}
     for repeat, folds in enumerate(model.out_of_fold_.folds):
         np.testing.assert_array_equal(folds, folds_of(y, 2, model.seed + repeat))
         for fold in range(2):
@@ -138,41 +134,41 @@ def test_a_method_is_fitted_to_the_other_folds_alone():
             learned = [samples[i] for i in np.flatnonzero(there)]
             references = References.of(learned, spread_of(table[there], 2), 1_024, model.seed + repeat)
             distances = references.distances(samples)
-            for name in METHODS:
-                if name in NETWORKS:
-                    networks = of_fold(model, name, 2 * repeat + fold, 4)
+            for name in SetMixture.METHODS:
+                if name == NETWORK:
+                    networks = of_fold(model, 2 * repeat + fold, 4)
                     with torch.no_grad():
                         each = [network(sets[held].to_batch()).double().softmax(1) for network in networks]
                     predicted = torch.stack(each).mean(0).numpy()
                 else:
-                    seen = distances if MEMBERS[name].sees == DISTANCES else table
-                    member = MEMBERS[name](2).fit(seen[there], y[there], seed=model.seed + repeat)
+                    seen = distances if SetMixture.SIMPLE[name].sees == DISTANCES else table
+                    member = SetMixture.SIMPLE[name](2).fit(seen[there], y[there], seed=model.seed + repeat)
                     predicted = member.predict(seen[held])
                 expected[name][held] += predicted / 2
-    for name in METHODS:
-        np.testing.assert_allclose(said[name], expected[name], atol=1e-6 if name in NETWORKS else 1e-15, err_msg=name)
+    for name in SetMixture.METHODS:
+        np.testing.assert_allclose(said[name], expected[name], atol=1e-6 if name == NETWORK else 1e-15, err_msg=name)
 
 
 @pytest.mark.parametrize("number", [29, 31])
 def test_what_networks_are_given(number, monkeypatch):
     """Each learns from the sets of the other folds, and is watched, if at all, by networks of these, of its repeat."""
     given = []
-    monkeypatch.setattr(stacking.ensembles, "learn", lambda *arguments, **how: given.append((arguments, how)) or [])
+    monkeypatch.setattr(mixture.ensembles, "learn", lambda *arguments, **how: given.append((arguments, how)) or [])
     elements, counts, numbers = some_sets(number)
     weights = np.arange(number) + 1.0
     model = SetClassifier(**SMALL | {"folds": 3, "repeats": 2})
     model.fit(of(elements, counts), numbers > 0, sample_weight=weights)
     places = [(repeat, fold) for repeat in range(2) for fold in range(3)]
-    assert len(given) == len(NETWORKS)
-    for (networks, lessons, classify), how in given:
+    assert len(given) == 1
+    for (networks, batches, classify), how in given:
         assert classify
         of_network = [place for place in places for _ in range(len(networks) // 6)]
         held = np.stack([model.out_of_fold_.folds[repeat] == fold for repeat, fold in of_network])
-        np.testing.assert_array_equal(lessons.weights, np.where(held, 0, weights))
-        np.testing.assert_array_equal(lessons.left_out, np.where(held, weights, 0))
-        np.testing.assert_array_equal(lessons.targets[..., 0], np.tile(numbers > 0, (len(networks), 1)))
+        np.testing.assert_array_equal(batches.weights, np.where(held, 0, weights))
+        np.testing.assert_array_equal(batches.left_out, np.where(held, weights, 0))
+        np.testing.assert_array_equal(batches.targets[..., 0], np.tile(numbers > 0, (len(networks), 1)))
         expected = [[a[0] == b[0] and a[1] != b[1] for b in of_network] for a in of_network]
-        if number < stacking.WATCHED:
+        if number < mixture.WATCHED:
             assert how["others"] is None
         else:
             assert how["others"].tolist() == expected
@@ -198,11 +194,11 @@ def test_the_mixture_is_the_formula_written_out(classifier):
     elements, counts, _ = some_sets(11, seed=5)
     sets, stack = of(elements, counts), classifier.network_
     said = stack.predictions([*sets], torch.device("cpu"), **classifier.reading())
-    assert {*said} == {*METHODS}
+    assert {*said} == {*SetMixture.METHODS}
     found = classifier.predict_proba(sets)
     for target, part in enumerate((slice(0, 3), slice(3, 5))):
         expected = np.zeros_like(found[target])
-        for at, method in enumerate(METHODS):
+        for at, method in enumerate(SetMixture.METHODS):
             power = float(stack.powers[target, at])
             p = said[method][:, part] ** power
             expected += float(stack.weights[target, at]) * p / p.sum(1, keepdims=True)
@@ -215,7 +211,7 @@ def test_of_numbers_the_mixture_is_the_weighted_mean(regressor):
     sets, stack = of(elements, counts), regressor.network_
     said = stack.predictions([*sets], torch.device("cpu"), **regressor.reading())
     weights = stack.weights.numpy()
-    expected = sum(weights[:, at] * said[method] for at, method in enumerate(METHODS))
+    expected = sum(weights[:, at] * said[method] for at, method in enumerate(NumberMixture.METHODS))
     np.testing.assert_allclose(regressor.predict(sets), expected, rtol=1e-12)
 
 
@@ -224,13 +220,13 @@ def test_methods_without_weight_are_not_asked(classifier, monkeypatch):
     kept = classifier.network_.weights.clone()
     try:
         classifier.network_.weights.zero_()
-        classifier.network_.weights[:, METHODS.index("pooled-linear")] = 1
-        monkeypatch.setattr("omniset.estimators.stack.ensemble_outputs", None)
+        classifier.network_.weights[:, SetMixture.METHODS.index("pooled-forest")] = 1
+        monkeypatch.setattr("omniset.estimators.mixture.ensemble_outputs", None)
         found = classifier.predict_proba(sets)
     finally:
         classifier.network_.weights.copy_(kept)
-    (only,) = classifier.network_.predictions([*sets], torch.device("cpu"), ["pooled-linear"]).values()
-    powers = classifier.network_.powers[:, METHODS.index("pooled-linear")].tolist()
+    (only,) = classifier.network_.predictions([*sets], torch.device("cpu"), ["pooled-forest"]).values()
+    powers = classifier.network_.powers[:, SetMixture.METHODS.index("pooled-forest")].tolist()
     for p, part, power in zip(found, (slice(0, 3), slice(3, 5)), powers, strict=True):
         raised = only[:, part] ** power
         np.testing.assert_allclose(p, raised / raised.sum(1, keepdims=True), rtol=1e-10)
@@ -298,10 +294,10 @@ def test_each_network_is_standardised_by_what_it_learns_from():
     elements, counts, numbers = some_sets(23)
     model = SetRegressor(**SMALL).fit(of(elements, counts), numbers)
     (folds,) = model.out_of_fold_.folds
-    for name, fold in product(NETWORKS, range(2)):
+    for fold in range(2):
         there = np.flatnonzero(folds != fold)
         rows = np.concatenate([np.repeat(elements[i], counts[i].astype(int), 0) for i in there])
-        for network in of_fold(model, name, fold, 2):
+        for network in of_fold(model, fold, 2):
             np.testing.assert_allclose(network.encoder.embed[0].shift, rows.mean(0), atol=1e-5)
             np.testing.assert_allclose(network.encoder.embed[0].scale, rows.std(0), rtol=1e-5)
             np.testing.assert_allclose(network.targets.shift, numbers[there].mean(), rtol=1e-5)
@@ -319,13 +315,13 @@ def test_the_label_of_a_set_of_weight_0_says_nothing(classify, monkeypatch):
     changed = np.where(ignored, 1 - y if classify else 1000 + y, y)
     weights = np.where(ignored, 0.0, np.arange(23) + 1)
     one, other = (left_out(monkeypatch, of(elements, counts), v, folds, sample_weight=weights) for v in (y, changed))
-    for method in (*METHODS, OURS):
+    for method in said_by(one):
         np.testing.assert_array_equal(*(said_by(m)[method] for m in (one, other)), err_msg=method)
     assert torch.equal(one.network_.weights, other.network_.weights)
     states = [m.network_.state_dict() for m in (one, other)]
     assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
     plain = left_out(monkeypatch, of(elements, counts), y, folds)
-    assert (said_by(plain)["pooled-linear"] != said_by(one)["pooled-linear"]).any()
+    assert (said_by(plain)["dissimilarity-linear"] != said_by(one)["dissimilarity-linear"]).any()
 
 
 def test_balanced_classes_are_weights_of_sets(monkeypatch):
@@ -335,7 +331,7 @@ def test_balanced_classes_are_weights_of_sets(monkeypatch):
     sets = of(elements, counts)
     balanced = left_out(monkeypatch, sets, y, folds, class_weight="balanced")
     expected = left_out(monkeypatch, sets, y, folds, sample_weight=weights)
-    for method in (*METHODS, OURS):
+    for method in (*SetMixture.METHODS, OURS):
         found = [said_by(m)[method] for m in (balanced, expected)]
         np.testing.assert_allclose(*found, atol=1e-6, err_msg=method)
     plain = left_out(monkeypatch, sets, y, folds)
@@ -359,7 +355,7 @@ def test_few_sets(number, classify):
     assert len(np.unique(folds)) == min(5, number) if number < 29 else 2
     said = said_by(model)
     assert all(np.isfinite(p).all() for p in said.values())
-    assert {*said} == {*METHODS, OURS}
+    assert {*said} == {*model.MIXTURE.METHODS, OURS}
     np.testing.assert_allclose(model.network_.weights.sum(1), 1, rtol=1e-12)
     if classify:
         assert all(p.min() > 0 for p in said.values())
@@ -382,7 +378,7 @@ def test_a_class_that_a_fold_does_not_learn_is_not_impossible(monkeypatch):
     for method, said in said_by(model).items():
         assert (said > 0).all(), method
         np.testing.assert_allclose(said.sum(-1), 1, rtol=1e-6)
-    for method in BASELINES:
+    for method in SetMixture.SIMPLE:
         assert said_by(model)[method][4, 2] < 0.1
 
 
@@ -390,7 +386,7 @@ def test_a_class_that_a_fold_does_not_learn_is_not_impossible(monkeypatch):
 
 
 def test_the_regime_by_the_number_of_sets(monkeypatch):
-    monkeypatch.setattr(stacking, "STEPS", 300)
+    monkeypatch.setattr(mixture, "STEPS", 300)
     few, some, many = (Regime.of(n, n) for n in (24, 150, 4000))
     assert (few.folds, few.repeats, few.batch_size) == (5, 3, 4)
     assert (some.folds, some.repeats, some.batch_size) == (5, 2, 18)
@@ -434,7 +430,6 @@ def test_the_same_seed_is_the_same_mixture():
     states = [m.network_.state_dict() for m in (one, two)]
     assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
     assert one.history_ == two.history_
-    assert {h["method"] for h in one.history_} == {*NETWORKS}
     torch.manual_seed(11)
     assert torch.equal(after, torch.rand(1))  # the caller's random numbers are left alone
 
@@ -446,14 +441,13 @@ def test_patience():
     ends = {}
     for patience in (1, None):
         model = SetClassifier(**options, patience=patience).fit(of(elements, counts), numbers > 0)
-        ends[patience] = [sum(h["method"] == name for h in model.history_) for name in NETWORKS]
+        ends[patience] = len(model.history_)
         assert ("val_loss" in model.history_[0]) == (patience is not None)
-    assert min(ends[1]) < 12
-    assert ends[None] == [12, 12]
+    assert ends[1] < 12
+    assert ends[None] == 12
 
 
 def test_an_interrupted_fit_goes_on_to_the_same_mixture(tmp_path, monkeypatch):
-    """While its second ensemble learns: the first one is there already."""
     from omniset.estimators.ensembles import EnsembleModule
 
     elements, counts, numbers = some_sets(23)
@@ -463,13 +457,13 @@ def test_an_interrupted_fit_goes_on_to_the_same_mixture(tmp_path, monkeypatch):
     def ending(module):
         end(module)
         calls.append(1)
-        if len(calls) == 4:
+        if len(calls) == 1:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
         patch.setattr(EnsembleModule, "on_train_epoch_end", ending)
         SetClassifier(**SMALL).fit(of(elements, counts), numbers > 0, folder=tmp_path)
-    assert len(calls) == 4
+    assert len(calls) == 1
     resumed = SetClassifier(**SMALL).fit(of(elements, counts), numbers > 0, folder=tmp_path, resume=True)
     states = [m.network_.state_dict() for m in (whole, resumed)]
     assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())

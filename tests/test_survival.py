@@ -12,14 +12,21 @@ from sklearn.ensemble import ExtraTreesRegressor
 
 from omniset import SetBatch, SetSurvival
 from omniset.core.sets import Sets
-from omniset.estimators import boosting, importance, simple
-from omniset.estimators.cox import MEMBERS, PooledCox, deviance_residuals
-from omniset.estimators.ensembles import Lessons
-from omniset.estimators.evaluation import evaluate, out_of_fold
-from omniset.estimators.importance import feature_importance
-from omniset.estimators.pooling import OF_SIZE, STATISTICS, means_of
-from omniset.estimators.risks import RISKS, CoxEnsemble, RiskStack, in_folds, mixture_of, slope_of, weighed
-from omniset.estimators.survival import observed
+from omniset.estimators import importance, methods
+from omniset.estimators.ensembles import EnsembleBatches
+from omniset.estimators.evaluation import evaluate, feature_importance, out_of_fold
+from omniset.estimators.mixture import Arrays, Simple
+from omniset.estimators.pooling import OF_SIZE, STATISTICS
+from omniset.estimators.survival import (
+    CoxEnsemble,
+    DissimilarityCox,
+    RiskMixture,
+    deviance_residuals,
+    in_folds,
+    mixture_of,
+    observed,
+    slope_of,
+)
 from omniset.training.cox import contributions, loss_parts, ranked
 from omniset.training.ensemble import Ensemble
 from omniset.trials.comparison import OURS
@@ -33,9 +40,8 @@ ONE = {**SMALL, "repeats": 1, "method": "deep-sets", "validation_fraction": 0.0}
 
 
 def _fewer(patch):
-    patch.setattr(simple, "TREES", 7)
-    patch.setattr(boosting, "MOST", 5)
-    patch.setattr(PooledCox, "variances", (0.3, 3.0))
+    patch.setattr(methods, "TREES", 7)
+    patch.setattr(DissimilarityCox, "variances", (0.3, 3.0))
 
 
 @pytest.fixture(autouse=True)
@@ -64,10 +70,10 @@ def data(number=41, seed=0):
 
 
 @pytest.mark.parametrize("rows", [23, 61])  # fewer rows than columns: the slopes are looked for in another space
-def test_pooled_cox_is_the_least_of_its_own_objective(rows):
+def test_cox_is_the_least_of_its_own_objective(rows):
     x, y = table(rows, 30)
     w = np.random.default_rng(1).uniform(0.5, 2, rows)
-    member = PooledCox(None).fit(x, y, w)
+    member = DissimilarityCox(None).fit(x, y, w)
     z = x.astype(np.float64)
     weights = w / w.mean()
     mean = np.average(z, 0, weights)
@@ -93,15 +99,6 @@ def test_pooled_cox_is_the_least_of_its_own_objective(rows):
     np.testing.assert_allclose(member.predict(x), expected, atol=3e-3 * expected.std())
 
 
-def test_cox_on_means_sees_nothing_else():
-    x, y = table(61)
-    member = MEMBERS["mean-linear"](None).fit(x, y)
-    other = x.copy()
-    other[:, means_of(COLUMNS).stop :] = 7
-    assert (member.predict(other) == member.predict(x)).all()
-    assert member.predict(x).std() > 0.1
-
-
 def test_deviance_residuals_by_hand():
     y = np.array([2.0, -1.0, 1.0, 3.0, -3.0])
     hazards = [1 / 5, 1 / 5 + 1 / 3, 1 / 5 + 1 / 3 + 1 / 2]
@@ -117,24 +114,24 @@ def test_deviance_residuals_by_hand():
 def test_the_forest_learns_residuals():
     x, y = table(61)
     w = np.random.default_rng(2).uniform(0.5, 2, 61)
-    member = MEMBERS["pooled-forest"](None).fit(x, y, w, seed=5)
+    member = RiskMixture.SIMPLE["pooled-forest"](None).fit(x, y, w, seed=5)
     weights = w / w.mean()
     oracle = ExtraTreesRegressor(7, random_state=5, max_features="sqrt")
     oracle.fit(x, deviance_residuals(y, weights), weights)
     np.testing.assert_allclose(member.predict(x[:13]), oracle.predict(x[:13]), rtol=1e-9)
 
 
-@pytest.mark.parametrize("name", list(MEMBERS))
+@pytest.mark.parametrize("name", list(RiskMixture.SIMPLE))
 def test_members_are_restored_and_are_0_where_there_is_no_event(name):
     x, y = table(41)
     new = table(13, seed=1)[0]
     new[2] = np.nan  # an empty set
-    member = MEMBERS[name](None).fit(x, y)
-    again = MEMBERS[name](None).restore({key: value.copy() for key, value in member.state().items()})
+    member = RiskMixture.SIMPLE[name](None).fit(x, y)
+    again = RiskMixture.SIMPLE[name](None).restore({key: value.copy() for key, value in member.state().items()})
     assert np.isfinite(member.predict(new)).all()
     assert (again.predict(new) == member.predict(new)).all()
-    assert (MEMBERS[name](None).fit(x, -np.abs(y)).predict(new) == 0).all()
-    assert (MEMBERS[name](None).fit(x, y, (y < 0).astype(float)).predict(new) == 0).all()
+    assert (RiskMixture.SIMPLE[name](None).fit(x, -np.abs(y)).predict(new) == 0).all()
+    assert (RiskMixture.SIMPLE[name](None).fit(x, y, (y < 0).astype(float)).predict(new) == 0).all()
 
 
 # ---------------------------------------------------------------------- the mixture
@@ -186,21 +183,21 @@ def test_weights_go_to_what_tells_and_halves_are_doubled():
 def test_what_the_mixture_says_of_a_fold_is_learned_on_the_others():
     risks, y, folds = left_out()
     ones = np.ones(len(y))
-    weights, slopes, ours = weighed(risks, y, folds[None], ones, None, 0)
+    weights, slopes, ours = RiskMixture.weigh(risks, y, folds[None], ones, None, 0)
     share, slope = mixture_of(risks[:, folds != 1], y[folds != 1], folds[folds != 1], ones[folds != 1])
     np.testing.assert_allclose(ours[folds == 1], (share * slope) @ risks[:, folds == 1], rtol=1e-12)
     whole = mixture_of(risks, y, folds, ones)
     assert (weights == whole[0]).all()
     assert (slopes == whole[1]).all()
     changed = np.where(folds == 1, -y, y)
-    assert (weighed(risks, changed, folds[None], ones, None, 0)[2][folds == 1] == ours[folds == 1]).all()
+    assert (RiskMixture.weigh(risks, changed, folds[None], ones, None, 0)[2][folds == 1] == ours[folds == 1]).all()
 
 
 def test_of_several_repeats_ours_is_the_mean_and_sets_are_at_risk_beside_the_folds_of_the_first():
     risks, y, folds = left_out()
     ones = np.ones(len(y))
     again = np.random.default_rng(3).permutation(folds)
-    weights, slopes, ours = weighed(risks, y, np.stack([folds, again]), ones, None, 0)
+    weights, slopes, ours = RiskMixture.weigh(risks, y, np.stack([folds, again]), ones, None, 0)
     expected = np.zeros(len(y))
     for dealt in (folds, again):
         for fold in range(3):
@@ -214,11 +211,11 @@ def test_of_several_repeats_ours_is_the_mean_and_sets_are_at_risk_beside_the_fol
 
 
 def test_a_stack_adds_up_risks():
-    weights = torch.zeros(1, len(RiskStack.METHODS), dtype=torch.float64)
+    weights = torch.zeros(1, len(RiskMixture.METHODS), dtype=torch.float64)
     weights[0, :3] = torch.tensor([0.5, 0.2, 0.3])
     powers = torch.full_like(weights, 2.0)
-    stack = RiskStack(DIM, [1], False, {}, {}, weights, powers)
-    said = {name: np.full((5, 1), float(number)) for number, name in enumerate(RiskStack.METHODS)}
+    stack = RiskMixture(DIM, [1], False, [], Simple({}, Arrays({})), weights, powers)
+    said = {name: np.full((5, 1), float(number)) for number, name in enumerate(RiskMixture.METHODS)}
     np.testing.assert_allclose(stack.mixed(said).numpy(), np.full((5, 1), 2 * (0.2 + 2 * 0.3)))
 
 
@@ -226,12 +223,14 @@ def test_networks_of_an_ensemble_learn_as_each_alone():
     sets, y = data(17)
     ranks = torch.tensor(ranked(y[:, 0], y[:, 1] == 1)).float()
     model = SetSurvival(**SMALL)
-    networks = [model.build(DIM, [1], "deep-sets") for _ in range(3)]
+    networks = [model.build(DIM, [1]) for _ in range(3)]
     weights = (torch.rand(3, 17) < 0.7).float()
-    lessons = Lessons(Sets.of(sets, torch.float32), ranks[:, None].expand(3, -1, -1), weights, 1 - weights, 99, 0)
+    batches = EnsembleBatches(
+        Sets.of(sets, torch.float32), ranks[:, None].expand(3, -1, -1), weights, 1 - weights, 99, 0
+    )
     others = torch.ones(3, 3, dtype=torch.bool)
     module = CoxEnsemble(Ensemble(networks), [1], False, others, 5, 0.1, 0.0, 0, {})
-    batch = lessons([(0, i) for i in range(17)], True)
+    batch = batches([(0, i) for i in range(17)], True)
     module.training_step(batch, 0).backward()
     names = module.network.names
     for number, network in enumerate(networks):
@@ -243,7 +242,7 @@ def test_networks_of_an_ensemble_learn_as_each_alone():
             torch.testing.assert_close(stacked.grad[number], alone[name].grad, rtol=1e-3, atol=1e-6)
     module.on_validation_epoch_start()
     for keys in (range(5), range(5, 17)):  # batches of those left out are put together
-        module.validation_step(lessons([(0, i) for i in keys], False), 0)
+        module.validation_step(batches([(0, i) for i in keys], False), 0)
     seen = []
     module.choose = lambda *sums: seen.append(sums)
     with torch.no_grad():
@@ -307,7 +306,7 @@ def test_score_and_evaluation_are_concordances(mixed):
     table = evaluation.comparison.table("concordance", "risk")
     assert table.loc[OURS, "value"] == pytest.approx(expected, abs=1e-12)
     assert table.loc["prior", "value"] == 0.5
-    assert set(table.index) == {OURS, *RiskStack.METHODS}
+    assert set(table.index) == {OURS, *RiskMixture.METHODS}
     gains = evaluation.comparison.table("log likelihood gain", "risk")
     f, ranks = torch.tensor(mixed.predict(sets)), torch.tensor(ranked(time, event))
     gain = (contributions(f, ranks) - contributions(0 * f, ranks)).sum() / event.sum()
@@ -331,7 +330,7 @@ def test_sets_left_out_are_compared_within_their_fold(mixed):
                     total += 1
                     right += np.sign(risk[i] - risk[j]) / 2 + 0.5
     assert value == pytest.approx(right / total, abs=1e-12)
-    assert evaluation.comparison.baselines == [m for m in RiskStack.METHODS if m in RiskStack.MEMBERS]
+    assert evaluation.comparison.baselines == [*RiskMixture.SIMPLE]
 
 
 @pytest.mark.parametrize("options", [MIXED, {**ONE, "folds": 2}, ONE])
@@ -346,7 +345,7 @@ def test_an_artefact_predicts_the_same(options, mixed, tmp_path):
     if options is not MIXED:
         assert model.predict(sets).mean() == pytest.approx(0, abs=1e-6)
         assert (model.out_of_fold_ is None) == ("folds" not in options)
-        assert set(evaluate(again, sets, y, resamples=5).rows["method"]) == {OURS, *RISKS.beside}
+        assert set(evaluate(again, sets, y, resamples=5).rows["method"]) == {OURS, *RiskMixture.SIMPLE}
 
 
 def test_forms_of_times_and_events_say_the_same():
@@ -402,7 +401,7 @@ def test_groups_and_weights():
     assert all(len(np.unique(fold_of[groups == g])) == 1 for g in range(11))
     hazard = breslow(y[3:, 0], y[3:, 1] == 1, left.predictions[OURS][3:, 0])
     np.testing.assert_allclose(model.baseline_.values, hazard.values, rtol=1e-12)
-    for name in RISKS.stack.METHODS[-2:]:  # each fold's networks have the mean 0
+    for name in RiskMixture.METHODS[-1:]:  # each fold's networks have the mean 0
         means = [left.predictions[name][fold_of == fold].mean() for fold in range(2)]
         np.testing.assert_allclose(means, 0, atol=1e-9)
 
@@ -442,13 +441,15 @@ def test_fit_measures_importance_on_sets_left_out_or_kept_back(options, mixed, m
     monkeypatch.setattr(importance, "measured", lambda task, *rest: asked.append(task) or measured(task, *rest))
     model = SetSurvival(**options, importance=True).fit(sets, y)
     (task,) = asked
+    flat, steep = (task.losses(np.full((41, 1), risk), np.arange(41))[:, 0] for risk in (0.0, np.log(2)))
+    hazards, events = flat, (2 * flat - steep) / np.log(2)  # H exp f - [event] f
     left_out = model.out_of_fold_
     risk = model.predict(sets) if left_out is None else left_out.predictions[OURS][:, 0]
     by_hand = hazard_by_hand(y[:, 0], y[:, 1] == 1, risk)
     if left_out is None:  # its constant is chosen afterwards
-        by_hand *= task.hazards[0] / by_hand[0]
-    np.testing.assert_allclose(task.hazards, by_hand, rtol=1e-6)
-    assert task.y[:, 0].tolist() == (y[:, 1] == 1).tolist()
+        by_hand *= hazards[0] / by_hand[0]
+    np.testing.assert_allclose(hazards, by_hand, rtol=1e-6)
+    np.testing.assert_allclose(events, y[:, 1], atol=1e-12)
     assert set(model.importance_["feature"]) == {*range(DIM)}
     assert model.importance_["units"].unique().tolist() == [len(sets) if left_out else len(model.validation_)]
 
@@ -505,7 +506,7 @@ def test_every_method_has_the_survival_curves_of_its_own_hazard(mixed, tmp_path)
     time, event = y[:, 0], y[:, 1] == 1
     mixed.save(tmp_path / "model")
     again = SetSurvival.load(tmp_path / "model")
-    assert set(mixed.hazards_) == {OURS, *RiskStack.METHODS}
+    assert set(mixed.hazards_) == {OURS, *RiskMixture.METHODS}
     for model in (mixed, again):
         table = evaluate(model, sets, y, resamples=20).comparison.table("integrated Brier score", "risk")
         for method, steps in model.hazards_.items():

@@ -8,9 +8,9 @@ import pytest
 
 from omniset import SetSurvival
 from omniset.cli import main
-from omniset.estimators import boosting, simple
-from omniset.estimators.cox import PooledCox
+from omniset.estimators import methods
 from omniset.estimators.evaluation import evaluate
+from omniset.estimators.survival import DissimilarityCox
 from omniset.tables.labels import survival_columns
 from omniset.trials.comparison import OURS
 from omniset.trials.outcomes import SURVIVAL
@@ -20,9 +20,8 @@ SMALL = ["--dim=8", "--num_heads=2", "--depth=1", "--epochs=1", "--progress=fals
 
 @pytest.fixture(autouse=True)
 def _few_trees(monkeypatch):
-    monkeypatch.setattr(simple, "TREES", 7)
-    monkeypatch.setattr(boosting, "MOST", 5)
-    monkeypatch.setattr(PooledCox, "variances", (0.3, 3.0))
+    monkeypatch.setattr(methods, "TREES", 7)
+    monkeypatch.setattr(DissimilarityCox, "variances", (0.3, 3.0))
 
 
 def make(folder, number=29):

@@ -6,10 +6,10 @@ import pytest
 
 from omniset import SetClassifier, SetRegressor, Sets, SetSurvival
 from omniset.cli import main
-from omniset.estimators import boosting, simple
+from omniset.estimators import methods
 from omniset.estimators.evaluation import evaluate
-from omniset.estimators.linear import PooledLinear
-from omniset.estimators.units import digests, groups_of
+from omniset.estimators.inputs import digests, groups_of
+from omniset.estimators.methods import PooledLinear
 from small import QUIET
 
 SMALL = {"dim": 8, "num_heads": 2, "depth": 1, "epochs": 1, "progress": False, "device": "cpu", "repeats": 1}
@@ -19,8 +19,7 @@ NUMBER = 13
 
 @pytest.fixture(autouse=True)
 def _few(monkeypatch, tmp_path):
-    monkeypatch.setattr(simple, "TREES", 7)
-    monkeypatch.setattr(boosting, "MOST", 5)
+    monkeypatch.setattr(methods, "TREES", 7)
     monkeypatch.setattr(PooledLinear, "variances", (0.3, 3.0))
     monkeypatch.chdir(tmp_path)
 

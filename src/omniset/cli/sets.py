@@ -13,6 +13,41 @@ from omniset.options import option, options
 
 TABLES = (".parquet", ".csv", ".tsv")
 SETS = (*TABLES, ".h5ad", ".zarr", ".fcs", ".biom", ".h5", ".hdf5", ".npy", ".pt")  # that a folder of parts may hold
+PREDICTING = ("shard_size", "batch_size", "max_elements", "device", "progress")
+
+
+@options
+class Reading:
+    """How sets are read."""
+
+    set_column: str = option(
+        "set",
+        "Name of the column that says which set a row is of, in the table (or in obs of an .h5ad) and, where it is "
+        "there, in the target file.",
+        group="data",
+    )
+    use_rep: str | None = option(
+        None,
+        'What the features of cells in an .h5ad are: "X" as it is, "counts" (the layer of that name, else X; '
+        'logarithms of counts per 10,000), or a key of obsm, such as "X_pca". null: X_omniset, else X_pca, else X.',
+        group="data",
+    )
+    cofactor: float | None = option(
+        None,
+        "What stains in .fcs files are divided by before their arcsinh is taken; 0: they stay as they are. null: 5 for "
+        "a mass cytometer, else 150.",
+        group="data",
+    )
+    compensate: bool | None = option(
+        None,
+        "Whether the spillover that a .fcs file says ($SPILLOVER or SPILL) is taken out of its stains. null: yes.",
+        group="data",
+    )
+    vectors: Path | None = option(
+        None,
+        "Table with numbers of each feature, or FASTA with its sequence, where sets are samples of a table of counts.",
+        group="data",
+    )
 
 
 @options
@@ -55,6 +90,7 @@ def _each_set_once(arguments: dict[str, Any]) -> Any:
 of_many = in_parts("sets", _parts, endings=TABLES, join=_each_set_once)
 
 
+@takes(Reading)
 @takes(SetOptions, but=["level"])
 @takes(Saving, "replace")
 def fit(
@@ -64,11 +100,6 @@ def fit(
     features: str | None = None,
     ignore: str | None = None,
     resume: bool = False,
-    set_column: str = "set",
-    use_rep: str | None = None,
-    cofactor: float | None = None,
-    compensate: bool | None = None,
-    vectors: Path | None = None,
     target_columns: str | None = None,
     group: str | None = None,
     task: Literal["auto", "classification", "regression", "survival"] = "auto",
@@ -108,55 +139,93 @@ def fit(
             the targets are columns of the table.
         unused_labels: What to do with labels whose set is not in the table.
         resume: Go on with an interrupted run in the same folder.
-        set_column: Name of the column that says which set a row is of, in the table (or in obs of an .h5ad) and, where
-            it is there, in the target file.
-        use_rep: What the features of cells in an .h5ad are: "X" as it is, "counts" (the layer of that name, else X;
-            logarithms of counts per 10,000), or a key of obsm, such as "X_pca". null: X_omniset, else X_pca, else X.
-        cofactor: What stains in .fcs files are divided by before their arcsinh is taken; 0: they stay as they are.
-            null: 5 for a mass cytometer, else 150.
-        compensate: Whether the spillover that a .fcs file says ($SPILLOVER or SPILL) is taken out of its stains. null:
-            yes.
-        vectors: Table with numbers of each feature, or FASTA with its sequence, where sets are samples of a table of
-            counts.
     """
-    from omniset.estimators import runs
+    import numpy as np
 
-    runs.fit(
-        sets,
-        target,
-        out,
-        columns=split(target_columns),
-        features=split(features),
-        ignore=split(ignore) or [],
-        group=group,
-        task=task,
-        survival=(time_column, event_column),
-        level=level,
-        unused=unused_labels,
-        arguments=given(SetOptions, options),
-        resume=resume,
-        reading={
-            "set_column": set_column,
-            "use_rep": use_rep,
-            "cofactor": cofactor,
-            "compensate": compensate,
-            "vectors": vectors,
-        },
-    )
+    from omniset.estimators import files
+    from omniset.estimators.evaluation import compare, out_of_fold
+    from omniset.runs import processes
+    from omniset.runs.console import resumable, say
+    from omniset.runs.devices import find
+    from omniset.runs.folders import unfinished
+    from omniset.runs.verbs import working_folder
+    from omniset.tables.files import TableWriter, listed
+    from omniset.tables.labels import LabelFile, survival_columns
+    from omniset.tables.reading import open_sets
+    from omniset.trials.comparison import OURS
+
+    arguments, reading, columns = given(SetOptions, options), given(Reading, options), split(target_columns)
+    if target is None and not columns and task != "survival":
+        raise ValueError("target: a file of labels is needed, or target_columns, columns of the table that hold them")
+    draft = files.MAKERS["survival" if task == "survival" else "classification"](**arguments)
+    draft.check_arguments()  # what is wrong with the arguments is said before anything is read
+    draft.check_resumed(unfinished(out), resume, besides=("level",))  # which the labels may say
+    times = survival_columns(target, columns, group, task, (time_column, event_column), reading["set_column"])
+    if times is not None:
+        task, columns = "survival", times
+        draft = files.MAKERS["survival"](**arguments)
+        draft.check_arguments()
+    with resumable(unfinished(out)):
+        if processes.start(draft.devices, draft.num_nodes):
+            return  # the processes have done it
+    about: dict[str, Any] = {"seed": draft.seed, "device": find(draft.device).type, "resume": resume}
+    about |= {"makes": [m.__name__ for m in files.MAKERS.values()], "reads": [sets, target, reading["vectors"]]}
+    with (
+        processes.one_voice(draft.devices, draft.num_nodes) as first,
+        working_folder(out, "sets", "fit", first=first, **about) as folder,
+    ):
+        file = None if target is None else LabelFile(target, columns, group, reading["set_column"])
+        if file is not None and level not in ("auto", file.level):
+            raise ValueError(f"level={level!r}, but {target} has labels of {file.level}s")
+        labels = files.Labels(file, columns, group, unused_labels)
+        how: dict[str, Any] = {"ignore": split(ignore) or [], "missing": draft.missing, "most": draft.max_elements}
+        table = open_sets(sets, split(features), labels.in_table, folder=folder.path, **how, **reading)
+        labels.refuse_leaks(table)
+        draft.build(len(table.features), [2])
+        in_columns = table.level if times is None else "set"
+        of = file.level if file is not None else in_columns if level == "auto" else level
+        collection, values, groups = labels.read(table, of, folder.path, draft.progress)
+        chosen, values, in_words = labels.task(values, table.file, task, of)
+        model = files.MAKERS[chosen](**arguments | {"level": of})
+        folder.settle(type(model).__name__)
+        number = f"{len(collection):,} sets, {collection.sizes.sum():,} elements, {collection.dim} features"
+        for line in (number, in_words, f"features: {listed(table.features)}", *files.read_with(table)):
+            say(line)
+        y = values if values.shape[1] > 1 else values.iloc[:, 0]
+        y = y.set_axis(collection.names) if of == "set" else y.reset_index(drop=True)
+        model.fit(collection, y, groups=groups, folder=folder.path, resume=resume)
+        if not first:
+            return
+        for note in model.notes_[1:]:
+            say(note)
+        model.ignored_, model.reading_ = table.ignored, files.remembered(reading | table.reading)
+        folder.save(model)
+        truth, shown, written = values.to_numpy(), model.validation_, ["the model"]
+        evaluation, on = out_of_fold(model, collection, truth, groups), ""
+        if evaluation is not None:
+            on, shown = "sets left out, in turn, while the others were learned from", np.arange(len(collection))
+            of_sets = evaluation.rows[evaluation.rows["method"] == OURS].drop(columns=["method", "size"])
+            with TableWriter(folder.path / files.OUT_OF_FOLD) as writer:
+                writer.write(of_sets.rename(columns={"condition": "target"}))
+            written.append(files.OUT_OF_FOLD)
+        elif len(shown):
+            evaluation, on = compare(model, collection, truth, groups, shown), f"validation sets ({model.notes_[-1]})"
+        else:
+            say("no validation sets: nothing to say of how good the model is; --folds 5 or `omniset evaluate` does")
+        measured = "sets left out" if model.single is None else "the sets kept back"
+        judged = files.Judged(model, collection, values, groups, evaluation, shown, on, model.importance_, measured)
+        numbers: dict[str, Any] = {name: getattr(model, f"{name}_") for name in model.HISTORIES}
+        numbers |= {"validation": None if evaluation is None else evaluation.comparison.numbers()}
+        judged.report(folder, f"Model of {sets.name}", numbers, model.get_params() | {"task": chosen}, written)
 
 
 @of_many
-@takes(SetOptions, "shard_size", "batch_size", "max_elements", "device", "progress", as_at_fit=True)
+@takes(Reading, "set_column", as_at_fit=True)
+@takes(Reading, "vectors")
+@takes(SetOptions, *PREDICTING, as_at_fit=True)
 @takes(Sharing)
 @takes(Saving)
-def predict(
-    sets: Path,
-    model: Path = Path("run"),
-    out: Path = Path("predictions.csv"),
-    set_column: str | None = None,
-    vectors: Path | None = None,
-    **options: Any,
-) -> None:
+def predict(sets: Path, model: Path = Path("run"), out: Path = Path("predictions.csv"), **options: Any) -> None:
     """Predict the sets of a table, and write as they are read.
 
     Example: omniset predict new.parquet --model run --out predictions.csv
@@ -166,28 +235,41 @@ def predict(
         model: Folder that fit wrote.
         out: Table of predictions, a row per set (or element): the label and the probability of each class, or the
             number. Ends in .parquet, .csv or .tsv; the last two may be compressed (.gz, .bz2, .xz).
-        set_column: Name of the column that says which set a row is of. null: as at fit.
-        vectors: Table with numbers of each feature, or FASTA with its sequence, where sets are samples of a table of
-            counts.
     """
-    from omniset.estimators import runs
+    from contextlib import nullcontext
 
-    overrides = given(SetOptions, options)
-    overrides |= given(Sharing, options)
-    runs.predict(sets, model, out, overrides, {"set_column": set_column, "vectors": vectors})
+    from omniset.estimators import files
+    from omniset.runs import processes
+    from omniset.runs.console import noted, say, say_notes
+    from omniset.runs.folders import new_file
+    from omniset.tables.files import TableWriter
+
+    reading = given(Reading, options)
+    new_file(out, sets, reading["vectors"])
+    estimator = files.load(model, given(SetOptions, options) | given(Sharing, options))
+    together = estimator.devices, estimator.num_nodes
+    writer = TableWriter(out)
+    if processes.start(*together):
+        return  # the processes have done it
+    rows = 0
+    with processes.one_voice(*together) as first, noted() as notes, writer if first else nullcontext():
+        table = files.sets_for(estimator, sets, out.parent, reading)
+        shown = files.watched(table, estimator.progress, "predicting")
+        alone = processes.layout(*together) == (1, 1)
+        for frame in estimator.predictions(shown) if alone else estimator.shared_predictions(shown):
+            writer.write(frame)
+            rows += len(frame)
+    if first:
+        say(f"{rows:,} predictions written to {out}")
+        say_notes(notes())
 
 
 @of_many
-@takes(SetOptions, "shard_size", "batch_size", "max_elements", "device", "progress", as_at_fit=True)
+@takes(Reading, "set_column", as_at_fit=True)
+@takes(Reading, "vectors")
+@takes(SetOptions, *PREDICTING, as_at_fit=True)
 @takes(Saving)
-def embed(
-    sets: Path,
-    model: Path = Path("run"),
-    out: Path = Path("vectors.csv"),
-    set_column: str | None = None,
-    vectors: Path | None = None,
-    **options: Any,
-) -> None:
+def embed(sets: Path, model: Path = Path("run"), out: Path = Path("vectors.csv"), **options: Any) -> None:
     """Write each set of a table as a vector, which other tools can group, draw or learn from.
 
     Example: omniset embed new.parquet --model run --out vectors.parquet
@@ -197,16 +279,29 @@ def embed(
         model: Folder that fit wrote, from labels of sets.
         out: Table of vectors, a row per set: its name, and what each network of the model makes of it before it
             predicts. Ends in .parquet, .csv or .tsv; the last two may be compressed (.gz, .bz2, .xz).
-        set_column: Name of the column that says which set a row is of. null: as at fit.
-        vectors: Table with numbers of each feature, or FASTA with its sequence, where sets are samples of a table of
-            counts.
     """
-    from omniset.estimators import runs
+    from omniset.estimators import files
+    from omniset.runs.console import noted, say, say_notes
+    from omniset.runs.folders import new_file
+    from omniset.tables.files import TableWriter
 
-    runs.embed(sets, model, out, given(SetOptions, options), {"set_column": set_column, "vectors": vectors})
+    reading = given(Reading, options)
+    new_file(out, sets, reading["vectors"])
+    estimator = files.load(model, given(SetOptions, options))
+    width = len(estimator.get_feature_names_out())
+    rows = 0
+    with noted() as notes, TableWriter(out) as writer:
+        table = files.sets_for(estimator, sets, out.parent, reading)
+        for frame in estimator.vectors(files.watched(table, estimator.progress, "embedding")):
+            writer.write(frame)
+            rows += len(frame)
+    say(f"{rows:,} vectors of {width:,} numbers written to {out}")
+    say_notes(notes())
 
 
-@takes(SetOptions, "shard_size", "batch_size", "max_elements", "device", "progress", as_at_fit=True)
+@takes(Reading, "set_column", as_at_fit=True)
+@takes(Reading, "vectors")
+@takes(SetOptions, *PREDICTING, as_at_fit=True)
 @takes(Saving, "replace")
 def evaluate(
     sets: Path,
@@ -215,8 +310,6 @@ def evaluate(
     out: Path = Path("evaluation"),
     group: str | None = None,
     unused_labels: Literal["error", "ignore"] = "error",
-    set_column: str | None = None,
-    vectors: Path | None = None,
     importance: bool = False,
     **options: Any,
 ) -> None:
@@ -232,20 +325,48 @@ def evaluate(
         group: Column of the target file (or of the table) that says which sets belong together, such as the patient:
             intervals are then over patients.
         unused_labels: What to do with labels whose set is not in the table.
-        set_column: Name of the column that says which set a row is of. null: as at fit.
-        vectors: Table with numbers of each feature, or FASTA with its sequence, where sets are samples of a table of
-            counts.
         importance: Measure how much each feature matters, by permutation, into features.csv and the report. It takes as
             many predictions as five times the features; of much data as the features.
     """
-    from omniset.estimators import runs
+    import numpy as np
 
-    overrides = given(SetOptions, options)
-    reading = {"set_column": set_column, "vectors": vectors}
-    runs.evaluate(sets, target, model, out, group, unused_labels, overrides, reading, importance)
+    from omniset.estimators import files
+    from omniset.estimators.evaluation import compare, feature_importance, require_importance
+    from omniset.runs.devices import find
+    from omniset.runs.verbs import working_folder
+    from omniset.tables.labels import LabelFile
+
+    reading = given(Reading, options)
+    estimator = files.load(model, given(SetOptions, options))
+    if importance:
+        require_importance(estimator)
+    about: dict[str, Any] = {"seed": estimator.seed, "device": find(estimator.device).type}
+    about["reads"] = [sets, target, model, reading["vectors"]]
+    with working_folder(out, "sets", "evaluation", **about) as folder:
+        wanted = getattr(estimator, "columns_", estimator.targets_)  # of survival, what time and event are called
+        named = files.read_as(estimator, reading)["set_column"]
+        file = None if target is None else LabelFile(target, wanted, group, named)
+        if file is not None and file.level != estimator.level:
+            raise ValueError(f"{target} has labels of {file.level}s, the model predicts {estimator.level}s")
+        labels = files.Labels(file, wanted, group, unused_labels)
+        table = files.sets_for(estimator, sets, folder.path, reading, labels.in_table)
+        collection, values, groups = labels.read(table, estimator.level, folder.path, estimator.progress)
+        values = labels.known_to(estimator, values, table.file)
+        truth = values.to_numpy()
+        estimator.warn_of_known(collection)
+        evaluation, on = compare(estimator, collection, truth, groups), f"{len(collection):,} sets of {sets.name}"
+        mattered = feature_importance(estimator, collection, truth, groups=groups) if importance else None
+        which = np.arange(len(collection))
+        judged = files.Judged(estimator, collection, values, groups, evaluation, which, on, mattered, on)
+        evaluation.comparison.write_rows(folder.path / files.SCORES)
+        settings = estimator.get_params() | {"model": str(model)}
+        numbers = evaluation.comparison.numbers()
+        judged.report(folder, f"Evaluation on {sets.name}", numbers, settings, [files.SCORES])
 
 
 # jsonargparse looks a function up by name in the package, and `omniset.explain` is a module that loads PyTorch.
+@takes(Reading, "set_column", as_at_fit=True)
+@takes(Reading, "vectors")
 @takes(SetOptions, "max_elements", "device", "progress", as_at_fit=True)
 @takes(Saving)
 def explain_sets(
@@ -257,8 +378,6 @@ def explain_sets(
     steps: int = 20,
     method: Literal["auto", "attribution", "contrast", "attention", "removal"] = "auto",
     per: Literal["element", "copy"] = "element",
-    set_column: str | None = None,
-    vectors: Path | None = None,
     **options: Any,
 ) -> None:
     """Score which elements of each set drove its prediction.
@@ -279,12 +398,57 @@ def explain_sets(
             gets, whatever is predicted; "removal": how much the prediction falls where the element is left out, of any
             model. "auto": attribution where a network attends to elements, else removal.
         per: Whether a score is that of all copies of an element together, or of one of them.
-        set_column: Name of the column that says which set a row is of. null: as at fit.
-        vectors: Table with numbers of each feature, or FASTA with its sequence, where sets are samples of a table of
-            counts.
     """
-    from omniset.estimators import runs
+    import numpy as np
+    import pandas as pd
 
-    overrides = given(SetOptions, options)
-    reading = {"set_column": set_column, "vectors": vectors}
-    runs.explain(sets, model, out, split(only), label, steps, method, per, overrides, reading)
+    from omniset.estimators import files
+    from omniset.estimators.mixture import NETWORK
+    from omniset.estimators.model import LITTLE
+    from omniset.runs.console import noted, say, say_notes
+    from omniset.runs.folders import new_file
+    from omniset.tables.files import TableWriter, listed
+    from omniset.trials.comparison import number_of
+
+    reading = given(Reading, options)
+    estimator = files.load(model, given(SetOptions, options))
+    estimator.check_explainable(method=method)
+    method = estimator.explains_by(method)
+    target = estimator.targets_[0]
+    known = estimator.labels_[target] if estimator.classifies else estimator.targets_
+    if label is not None and label not in known:
+        raise ValueError(f"label must be one of {listed([str(name) for name in known])}, got {label!r}")
+    if method == "attention" and label is not None:
+        raise ValueError(f"label={label!r} is for attribution or removal: attention knows of no prediction")
+    new_file(out, sets, reading["vectors"])
+    names = split(only)
+    wanted = None if names is None else set(names)
+    rows = 0
+    with noted() as notes, files.maps_beside(out) as maps, TableWriter(out) as writer:
+        table = files.sets_for(estimator, sets, out.parent, reading)
+        for stored in files.watched(table, estimator.progress, "explaining"):
+            if wanted is not None and stored.name not in wanted:
+                continue
+            wanted = wanted and wanted - {stored.name}
+            explained = label or target
+            if label is None and estimator.classifies:
+                explained = next(iter(estimator.predictions([stored])))[target].iloc[0]
+            scores = estimator.explain([stored], label, steps, method, per)[0].astype(np.float64)
+            frame = pd.DataFrame({"set": str(stored.name), "element": [str(e) for e in stored.names_of_elements()]})
+            frame["multiplicity"], frame["score"] = stored.read()[1].double().numpy(), scores
+            frame["explained"] = "" if method == "attention" else explained
+            frame["method"], frame["per"] = method, per
+            if getattr(table, "has_places", False):
+                frame[["x", "y"]] = maps.draw(stored, frame)
+            writer.write(frame)
+            rows += len(frame)
+            if wanted is not None and not wanted:
+                break
+        if wanted:
+            raise ValueError(f"only: {sets} has no set {sorted(wanted)[0]!r}")
+    drawn = f", {number_of(maps.number, 'map')} to {maps.folder}" if maps.number else ""
+    say(f"{number_of(rows, 'score')} written to {out}{drawn}")
+    share = None if method == "removal" else estimator.share_explained()
+    if share is not None and share >= LITTLE:  # else there is a warning
+        say(f"scores are of the networks of {NETWORK}, which have {share:.0%} of the weight of the mixture")
+    say_notes(notes())

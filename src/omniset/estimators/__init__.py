@@ -8,11 +8,9 @@ from omniset.lazy import lazily
 
 if TYPE_CHECKING:
     from omniset.estimators.base import SetEstimator
-    from omniset.estimators.classifier import SetClassifier
-    from omniset.estimators.evaluation import Evaluation, evaluate
-    from omniset.estimators.importance import feature_importance
+    from omniset.estimators.evaluation import Evaluation, evaluate, feature_importance
     from omniset.estimators.model import SetModel
-    from omniset.estimators.regressor import SetRegressor
+    from omniset.estimators.predictors import SetClassifier, SetRegressor
     from omniset.estimators.survival import SetSurvival
 
 __all__ = [
@@ -30,12 +28,12 @@ __getattr__, __dir__ = lazily(
     __name__,
     {
         "Evaluation": "evaluation",
-        "SetClassifier": "classifier",
+        "SetClassifier": "predictors",
         "SetEstimator": "base",
         "SetModel": "model",
-        "SetRegressor": "regressor",
+        "SetRegressor": "predictors",
         "SetSurvival": "survival",
         "evaluate": "evaluation",
-        "feature_importance": "importance",
+        "feature_importance": "evaluation",
     },
 )

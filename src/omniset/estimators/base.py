@@ -1,37 +1,68 @@
-"""Fit, predict, explain and store models of sets, scikit-learn style."""
+"""How a model of sets learns: one network, one simple method, or a mixture; scikit-learn style."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import math
+import warnings
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
-from jaxtyping import Float
-from torch import Tensor, nn
+from jaxtyping import Float, Int, Shaped
+from sklearn.base import clone
+from torch import Tensor
 
-from omniset import encoders
-from omniset.core.encoding import SCHEMA, Encoding
-from omniset.core.sets import Sets, batched
-from omniset.core.sources import Source, source_of
-from omniset.core.stored import StoredSet
-from omniset.estimators import arguments, explaining, labels, stack, units
-from omniset.estimators.forms import sets_of
+from omniset.core.sets import Sets
+from omniset.estimators import importance, inputs
+from omniset.estimators.mixture import PRIOR, MixtureLearner, OutOfFold, Regime
 from omniset.estimators.model import SetModel
-from omniset.estimators.stack import Stack
-from omniset.explain import LayerAttribution
-from omniset.options import blaming
-from omniset.runs.devices import find
-from omniset.runs.finite import require_finite_outputs
-from omniset.training import artefacts, schema
+from omniset.estimators.options import AUTO, SIZES, SIZES_OF_ONE
+from omniset.runs import processes
+from omniset.runs.devices import SMALL_STEP, find, threads_for
 from omniset.training.network import SetNetwork
-
-if TYPE_CHECKING:
-    from omniset.estimators.stacking import Kind, OutOfFold
+from omniset.trials.comparison import OURS
 
 FEW = 30  # sets below which none are kept back
+POOLED = 1 << 28  # numbers up to which sets are pooled for what stands beside one network
+DRAWN = 2048  # elements of a set that a step of a mixture's networks sees
+
+OF_ONE: dict[str, Any] = {"log": None, "gradient": "exact", "validation_fraction": None}
+OF_NETWORKS: dict[str, Any] = {
+    "dim": None,
+    "depth": None,
+    "num_heads": 4,
+    "num_inducing": 8,
+    "encoder_options": None,
+    "epochs": None,
+    "learning_rate": None,
+    "weight_decay": 1e-2,
+    "patience": 10,
+}
+
+
+@dataclass
+class Given:
+    """What a model learns from.
+
+    Attributes:
+        values: Labels as they were given.
+        targets: The same as codes or numbers.
+        widths: Outputs of each target.
+        weights: How much each set counts.
+        groups: Sets of one group stay together.
+    """
+
+    sets: Sets
+    values: Shaped[np.ndarray, "rows targets"]
+    targets: Shaped[Tensor, "rows targets"]
+    widths: list[int]
+    weights: Float[np.ndarray, " sets"] | None
+    groups: Shaped[np.ndarray, " sets"] | None
+    folder: Path | None
+    resume: bool
 
 
 class SetEstimator(SetModel):
@@ -42,9 +73,9 @@ class SetEstimator(SetModel):
 
     Attributes:
         history_: One dict per epoch: epoch, train_loss, train_accuracy (or train_mse), and val_loss and so on.
-        network_: What was learned: one network, or a mixture (omniset.estimators.stack.Stack); of a simple method
-            alone, a mixture in which it has all the weight.
-        out_of_fold_: What each method said of sets left out (omniset.estimators.stacking.OutOfFold); None where no
+        network_: What was learned: one network, or a mixture (omniset.estimators.mixture.SetMixture); of a simple
+            method alone, a mixture in which it has all the weight.
+        out_of_fold_: What each method said of sets left out (omniset.estimators.mixture.OutOfFold); None where no
             folds were asked for, and after `load`.
         importance_: How much each feature matters, on sets left out (omniset.estimators.importance); None where it was
             not measured, and after `load`.
@@ -58,26 +89,6 @@ class SetEstimator(SetModel):
         prior_: Of each target what is known without looking at a set: how frequent each class is in training, or
             the mean.
     """
-
-    HISTORIES: ClassVar = ("history", "notes", "chosen")
-    FITTED: ClassVar[dict[str, Any]] = {
-        "input_dim": schema.COUNT,
-        "widths": schema.array(schema.SIZE, minItems=1),
-        "features": schema.optional(schema.array(schema.TEXT)),
-        "encoding": schema.optional(SCHEMA),
-        "reading": schema.OBJECT,
-        "targets": schema.array(schema.TEXT),
-        "single": schema.FLAG,
-        "ignored": schema.array(schema.TEXT),
-        "prior": schema.array(schema.array(schema.NUMBER, minItems=1)),
-        "stack": schema.optional(stack.SHAPES),
-        "seen": schema.array(schema.TEXT),
-    }
-
-    classifies: ClassVar[bool]
-    usual_target: ClassVar[str] = "label"  # where y has no name
-
-    # ------------------------------------------------------------------ the verbs
 
     def fit(
         self,
@@ -107,252 +118,399 @@ class SetEstimator(SetModel):
             ValueError: Sets or labels that cannot be used, or a checkpoint of another run.
             KeyboardInterrupt: Ctrl-C; with a folder, the last whole epoch is kept for `resume`.
         """
-        from omniset.estimators import learning
-
         self.check_arguments()
-        arguments.check_method(self)
+        self._check_method()
         self.check_resumed(folder, resume)
-        collection = sets_of(sets, missing=self.missing)
-        values, self.targets_, self.single_ = labels.aligned(y, collection, self.level, self.usual_target)
+        collection = inputs.sets_of(sets, missing=self.missing)
+        values, self.targets_, self.single_ = inputs.aligned(y, collection, self.level, self.usual_target)
         targets, widths = self._encode_targets(values)
-        arguments.check_size(self, int(collection.sizes.max(initial=0)), len(collection))
-        by_group = None if groups is None else labels.per_set(groups, collection, "groups")
-        by_group = units.groups_of(collection.names, by_group)
-        units.require_spread(self, targets, by_group)
-        weights = None if sample_weight is None else labels.weights_per_set(sample_weight, collection)
-        given = learning.Given(
-            collection, values, targets, widths, weights, by_group, None if folder is None else Path(folder), resume
-        )
-        self.notes_ = [labels.task_of(values, self.targets_, self.level, self.classifies)]
-        self.simple_: Stack | None = None
-        self.out_of_fold_: OutOfFold | None = None
-        self.importance_: pd.DataFrame | None = None
-        self.chosen_: dict[str, Any] = {}
+        self._check_size(int(collection.sizes.max(initial=0)), len(collection))
+        by_group = None if groups is None else inputs.per_set(groups, collection, "groups")
+        by_group = inputs.groups_of(collection.names, by_group)
+        self._check_groups(targets, by_group)
+        weights = None if sample_weight is None else inputs.weights_per_set(sample_weight, collection)
+        place = None if folder is None else Path(folder)
+        given = Given(collection, values, targets, widths, weights, by_group, place, resume)
+        self.notes_ = [inputs.task_of(values, self.targets_, self.level, self.classifies)]
+        self.simple_ = None
+        self.out_of_fold_ = None
+        self.importance_ = None
+        self.chosen_ = {}
         self.features_, self.encoding_ = collection.features, collection.encoding
-        learning.learn(self, given)
-        self.seen_ = units.digests(collection, np.setdiff1d(np.arange(len(collection)), self.validation_))
-        self.ignored_: list[str] = []  # columns of a file that were not used
-        self.reading_: dict[str, Any] = {}  # how files were read
+        if self.single is not None:
+            self._fit_network(given)
+        elif self.alone is not None:
+            self._fit_simple(given)
+        else:
+            self._fit_mixture(given)
+        self.seen_ = inputs.digests(collection, np.setdiff1d(np.arange(len(collection)), self.validation_))
+        self.ignored_ = []  # columns of a file that were not used
+        self.reading_ = {}  # how files were read
         return self
 
     def fit_transform(self, sets: Any, y: Any, **arguments: Any) -> Any:
         """`fit`, with these arguments, and then `transform`."""
         return self.fit(sets, y, **arguments).transform(sets)
 
-    def predict_table(self, sets: Any, shard_size: int | None = None) -> pd.DataFrame:
-        """Predictions as a table, a row per set (or per element, sets one after the other).
+    # ------------------------------------------------------------------ one network
 
-        Columns: `set`, for elements `element` (its number in the set, from 1), and what `predict` and, for classes,
-        `predict_proba` say: the target's name, and p_CLASS, with several targets p_TARGET_CLASS.
-        """
-        collection = self.read(sets)
-        frames = self.predictions(collection, shard_size)
-        return pd.concat(frames, ignore_index=True)
+    def _fit_network(self, given: Given) -> None:
+        """Train one network; the sets kept back choose its epoch."""
+        from omniset.training.fit import fit
 
-    def predictions(self, sets: Iterable[StoredSet], shard_size: int | None = None) -> Iterator[pd.DataFrame]:
-        """`predict_table` piece by piece, of sets as they come."""
-        for group, outputs in self.outputs(sets, shard_size):
-            yield from self._frames(group, outputs)
-
-    def shared_predictions(self, sets: Iterable[StoredSet]) -> Iterator[pd.DataFrame]:
-        """`predictions`, computed by all processes of the run in turn; the first one gets them (strategies.in_turn)."""
-        from omniset.training import strategies  # which imports Lightning
-
-        jobs = (self._frames(group, outputs) for group, outputs in self.outputs(sets))
-        return strategies.in_turn(jobs, self.device, self.devices, self.num_nodes)
-
-    def _frames(self, group: list[Any], outputs: Iterator[Tensor]) -> Iterator[pd.DataFrame]:
-        row = 0
-        for some in outputs:
-            yield self._frame(group, some, row)
-            row += len(some)
-
-    def _frame(self, group: list[Any], outputs: Tensor, row: int) -> pd.DataFrame:
-        """Some rows of predict_table; of elements, from `row` of the group on, which is then one set."""
-        if self.level == "set":
-            return pd.DataFrame({"set": [s.name for s in group], **self._columns(outputs)})
-        rows = len(outputs)
-        keys = {
-            "set": np.repeat(np.array([s.name for s in group], dtype=object), [min(len(s), rows) for s in group]),
-            "element": np.concatenate([s.names_of_elements(row, rows) for s in group]),
-        }
-        frame = pd.DataFrame(keys | self._columns(outputs))
-        absent = torch.cat([s.read(row, rows)[1] for s in group]).numpy() == 0
-        if absent.any():  # nothing is said of what is not there
-            for column in frame.columns[2:]:
-                kind = frame[column].dtype.kind
-                frame[column] = frame[column].astype(np.float64 if kind == "f" else object).where(~absent)
-        return frame
-
-    def explain(
-        self,
-        sets: Any,
-        target: Any = None,
-        steps: int = 20,
-        method: explaining.Method = "auto",
-        per: Literal["element", "copy"] = "element",
-    ) -> list[Float[np.ndarray, " _"]]:
-        """Scores from 0 to 1: how much each element of each set drove the prediction (omniset.explain).
-
-        Args:
-            target: The output explained: a class label (of the first target), or the name or number of a regression
-                target. Default: each set's predicted class; the first target.
-            steps: Of the integral of attribution.
-            method: "attribution" (Hao et al., 2021); "contrast": the same against equal attention; "attention": how
-                much of it an element gets, whatever is predicted; "removal": how much the prediction falls without it
-                (omniset.estimators.removal), of any model. "auto": attribution where a network attends to elements,
-                else removal. Of a mixture all but removal are of its networks of `ust`.
-            per: Whether a score is that of all copies of an element together, or of one of them.
-
-        Raises:
-            ValueError: An unknown target; predictions of elements; attribution of what has no attention; a set of more
-                than max_elements elements, and an encoder that cannot read it in shards; one too large for removal.
-        """
-        return explaining.scores(self, sets, target, steps, method, per)
-
-    def explain_layers(self, sets: Any, target: Any = None, steps: int = 20) -> list[LayerAttribution]:
-        """The attribution of each layer for one set (omniset.explain.attribute_layers). Arguments: explain."""
-        return explaining.layers(self, sets, target, steps)
-
-    def check_explainable(self, target: Any = None, method: explaining.Method = "auto") -> None:
-        """Raise the ValueError that `explain` would, where that can be said without sets."""
-        explaining.check(self, target, method)
-
-    def _state(self) -> dict[str, Any]:
-        network, beside = self.fitted(), self.simple_
-        mixed = network if isinstance(network, Stack) else beside
-        return {
-            "input_dim": network.input_dim,
-            "widths": network.widths,
-            "stack": None if mixed is None else mixed.shapes(),
-            "features": self.features_,
-            "encoding": self.encoding_ and self.encoding_.state,
-            "reading": self.reading_,
-            "targets": self.targets_,
-            "single": self.single_,
-            "ignored": self.ignored_,
-            "prior": [values.tolist() for values in self.prior_],
-            "seen": self.seen_,
-        }
-
-    def _restore(self, fitted: dict[str, Any], tables: dict[str, pd.DataFrame], weights: artefacts.Weights) -> None:
-        self._check_fitted(fitted)
-        dim, widths, shapes = fitted["input_dim"], fitted["widths"], fitted["stack"]
-        self.simple_, self.out_of_fold_, self.importance_ = None, None, None
-        self.chosen_ = {}
-
-        def stored() -> Stack:
-            return self.kind.stack.empty(
-                dim, widths, self.classifies, shapes, lambda name: self.build(dim, widths, name)
+        sets, targets, widths = given.sets, given.targets, given.widths
+        of_elements = self.level == "element"
+        beside = not of_elements and int(sets.sizes.sum()) * sets.dim <= POOLED
+        learner = self._learner(given) if beside else None
+        evenly = (self.classifies or self.MIXTURE.risks) and not of_elements and targets.shape[1] == 1
+        stratum = self.MIXTURE.stratum(targets) if evenly else None
+        fraction = self._kept_back(len(sets))
+        train, self.validation_ = inputs.split(len(sets), fraction, self.seed, given.groups, stratum)
+        known = targets[inputs.rows_of(sets, train) if of_elements else train]
+        if len(self.validation_):
+            flatters = "; they chose the epoch, which flatters" if self.patience is not None else ""
+            self.notes_.append(
+                f"{len(self.validation_):,} of {len(sets):,} sets, kept back to watch the training{flatters}"
             )
+        self.prior_ = self.prior_of(known, widths)
+        with torch.random.fork_rng():
+            torch.manual_seed(self.seed)
+            network = self.build(sets.dim, widths)
+        self.warn_of_classes(given.values, known)
+        _fit_features(network, sets, train)
+        if not self.classifies and not self.MIXTURE.risks:
+            network.fit_targets(known)
+        module = self._module(network, self.class_weights(known, widths), inputs.checksum(sets, targets, train))
+        lesson = self._lesson(given, train)
+        mean = int(np.ceil(sets.sizes.mean()))  # elements of a set that are computed together
+        mean = mean if self.shard_size is None else min(mean, self.shard_size)
+        with threads_for(lesson.batch_size * mean * self.size("dim"), SMALL_STEP):
+            fit(
+                module,
+                lesson,
+                epochs=self.size("epochs"),
+                patience=self.patience,
+                device=self.device,
+                progress=self.progress,
+                log=self.log,
+                folder=given.folder,
+                resume=given.resume,
+                devices=self.devices,
+                num_nodes=self.num_nodes,
+                strategy=self.strategy,
+            )
+        self.network_, self.history_ = module.network, module.history
+        self.chosen_ = SIZES_OF_ONE | {"batch_size": inputs.batch_of(len(sets))}
+        self.chosen_ |= {"validation_fraction": fraction, "importance": False}
+        if learner is not None:
+            self.simple_ = learner.simple(train)
+            if self.folds is not None:
+                self.out_of_fold_ = self._cross_validated(given, learner)
+        if self.importance:
+            self._measure_kept_back(given)
 
-        if self.single is None:
-            self.network_ = weights.build(stored, "network.")
-        else:
-            self.network_ = weights.build(lambda: self.build(dim, widths), "network.")
-            self.simple_ = None if shapes is None else weights.build(stored, "simple.")
-        self.features_, self.targets_ = fitted["features"], fitted["targets"]
-        self.prior_ = [np.asarray(values, dtype=np.float64) for values in fitted["prior"]]
-        self.single_, self.ignored_, self.reading_ = fitted["single"], fitted["ignored"], fitted["reading"]
-        self.encoding_ = fitted["encoding"] and Encoding.of_state(fitted["encoding"])
-        self.seen_ = fitted["seen"]
+    def _module(self, network: SetNetwork, class_weights: list[Tensor] | None, data: int) -> Any:
+        """What is trained. A checkpoint of it can be resumed with the same options and data only."""
+        from omniset.training.cox import CoxModule
+        from omniset.training.sets import SetModule
 
-    def _networks(self) -> nn.Module:
-        parts = {"network": self.fitted()}
-        return nn.ModuleDict(parts if self.simple_ is None else {**parts, "simple": self.simple_})
+        # The number of processes changes no step but for rounding; what "fsdp" keeps only it can read.
+        fingerprint = self.fingerprint() | ({"strategy": "fsdp"} if self.strategy == "fsdp" else {})
+        return (CoxModule if self.MIXTURE.risks else SetModule)(
+            network,
+            self.classifies,
+            class_weights,
+            self.size("learning_rate"),
+            self.weight_decay,
+            {name: getattr(self, name) for name in ("shard_size", "shards", "gradient", "store")},
+            self.max_elements,
+            self.seed,
+            fingerprint | {"data": data},
+        )
 
-    # ------------------------------------------------------------------ what they are made of
+    def _lesson(self, given: Given, train: Int[np.ndarray, " _"]) -> Any:
+        """The batches of an epoch. Where they are read in shards, these are of random elements."""
+        from omniset.training.data import Lesson
+        from omniset.training.sets import SetBatches
 
-    def outputs(
-        self, sets: Iterable[StoredSet], shard_size: int | None = None
-    ) -> Iterator[tuple[list[StoredSet], Iterator[Float[Tensor, "rows outputs"]]]]:
-        """The sets as they come, some at a time, with their outputs: one tensor, or for elements several in a row."""
-        device = find(self.device)
-        network = self.fitted()
-        size = self.shard_size if shard_size is None else shard_size
-        if isinstance(network, Stack):
-            reading = self.reading() | {"shard_size": size}
-            for group in batched(sets, self.together, self.max_elements):
-                yield group, iter([network.outputs(group, device, **reading)])
-            return
-        network = network.to(device).eval()
-        try:
-            for group in batched(sets, self.together, self.max_elements):
-                yield group, self._run(network, group, size, device)
-        finally:
-            network.to("cpu")
+        weights = None if given.weights is None else torch.from_numpy(given.weights).float()
+        shuffled = None if self.shard_size is None else self.seed
+        reading = (self.max_elements, self.shard_size, shuffled, weights)
+        make = SetBatches(given.sets, given.targets, self.level == "element", *reading)
+        batch_size = self.batch_size or self.MIXTURE.batch_of(len(train))
+        return Lesson(make, train, self.validation_, batch_size=batch_size, seed=self.seed)
 
-    @property
-    def kind(self) -> Kind:
-        """What differs by what is learned."""
-        from omniset.estimators.stacking import LABELS
-
-        return LABELS
-
-    def kept_back(self, sets: int) -> float:
+    def _kept_back(self, sets: int) -> float:
         """The share of so many sets that is kept back to watch one network."""
         if self.validation_fraction is not None:
             return self.validation_fraction
         return 0.0 if sets < FEW else max(0.1, min(0.25, FEW / sets))
 
-    def _run(
-        self, network: SetNetwork, group: list[Any], size: int | None, device: torch.device
-    ) -> Iterator[Float[Tensor, "rows outputs"]]:
-        source = source_of(group, self.max_elements, size)
-        options = {"shard_size": size, "shards": self.shards, "store": self.store}
-        with torch.no_grad():
-            if isinstance(source, Source) and self.level == "element":
-                elements = network.encoder(source, **options | {"shard_size": None}).elements
-                for shard in elements:
-                    out = network.head(shard.elements[0]).cpu()
-                    require_finite_outputs(out[None], [s.name for s in group], "set")
-                    yield out
-                return
-            if isinstance(source, Source):
-                out = network.of_large(source, **options)
-            else:
-                out = network(source.to(device), **options)
-            require_finite_outputs(out, [s.name for s in group], "set")
-            out = out.cpu()
-            yield torch.cat([out[i, : len(s)] for i, s in enumerate(group)]) if self.level == "element" else out
+    def _cross_validated(self, given: Given, learner: MixtureLearner) -> OutOfFold:
+        """One network anew for each fold, beside simple methods."""
+        folds = learner.deal()
+        answers = learner.left_out([*self.MIXTURE.SIMPLE], folds)
+        answers[OURS] = np.zeros((len(given.sets), sum(given.widths)))
+        for fold_of in folds:
+            for fold in range(fold_of.max() + 1):
+                rows, held = np.flatnonzero(fold_of != fold), np.flatnonzero(fold_of == fold)
+                if not self.MIXTURE.can_learn(given.targets[rows]):
+                    answers[OURS][held] += answers[PRIOR][held] / len(folds)
+                    continue
+                one = clone(self).set_params(folds=None, repeats=None, importance=False)
+                y = self.MIXTURE.labels(given.values[rows], given.sets[rows], self.targets_)
+                groups, weights = (None if of is None else of[rows] for of in (given.groups, given.weights))
+                if groups is not None and len(np.unique(groups)) < 2:
+                    one.set_params(validation_fraction=0.0)  # nothing can be kept back
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # the whole has said it
+                    one.fit(given.sets[rows], y, groups=groups, sample_weight=weights)
+                probable = one.probable(given.sets[held], self)
+                answers[OURS][held] += self.MIXTURE.centred(probable) / len(folds)
+        return OutOfFold(folds, answers)
 
-    def _outputs(self, sets: Any, shard_size: int | None) -> tuple[Sets, Float[Tensor, "rows outputs"]]:
-        collection = self.read(sets)
-        return collection, torch.cat([some for _, outputs in self.outputs(collection, shard_size) for some in outputs])
+    # ------------------------------------------------------------------ a mixture, or one of its simple methods
 
-    def _shaped(self, values: np.ndarray, collection: Sets) -> Any:
-        """Per set as they are; per element in the order of the table's rows, or a list of one array per set."""
-        if self.level == "set":
-            return values
-        if collection.features is None:
-            return np.split(values, collection.offsets[1:-1])
-        if collection.order is None:
-            return values
-        by_row = np.empty_like(values)
-        by_row[collection.order] = values
-        return by_row
+    def _fit_mixture(self, given: Given) -> None:
+        """Every set is left out once, or more often."""
+        sets = given.sets
+        with torch.random.fork_rng():  # options that the network does not take are refused before anything is learned
+            self.build(sets.dim, given.widths)
+        learner = self._learner(given)
+        self.validation_ = np.arange(0)
+        self.prior_ = self.prior_of(given.targets, given.widths)
+        self.warn_of_classes(given.values, given.targets)
+        data = inputs.checksum(sets, given.targets, np.arange(len(sets)))
+        with threads_for(int(sets.sizes.sum()) * sets.dim):
+            mixture, self.out_of_fold_, self.history_ = learner.learn(
+                given.folder,
+                given.resume,
+                learning_rate=self.size("learning_rate"),
+                weight_decay=self.weight_decay,
+                fingerprint=self.fingerprint() | {"sets": data},
+            )
+        self.network_, regime = mixture, learner.regime
+        self.chosen_ = SIZES | self._folds(learner)
+        self.chosen_ |= {"epochs": regime.epochs, "batch_size": regime.batch_size}
+        loss = "log loss" if self.classifies else "partial likelihood" if mixture.risks else "squared error"
+        mean = "" if regime.repeats == 1 else "the mean over these of "
+        self.notes_ += [
+            f"{regime.in_words()}: the table has {mean}what each method says of sets left out; "
+            f"weights follow its {loss} there",
+            *mixture.in_words(self.targets_),
+        ]
+        self._measure_left_out(given)
+        if int(sets.sizes.max(initial=0)) > DRAWN:
+            self.notes_.append(
+                f"networks of the mixture learn from {DRAWN:,} elements of a larger set, drawn anew for each epoch; "
+                "they predict from all"
+            )
 
-    def build(self, input_dim: int, widths: list[int], encoder: str | None = None) -> SetNetwork:
-        """An untrained network.
+    def _fit_simple(self, given: Given) -> None:
+        """Fit one simple method; sets are left out, in turn, where there are two or more that can be."""
+        learner = self._learner(given)
+        self.validation_, self.history_ = np.arange(0), []
+        self.prior_ = self.prior_of(given.targets, given.widths)
+        self.warn_of_classes(given.values, given.targets)
+        self.network_, self.out_of_fold_ = learner.learn_alone(str(self.alone))
+        self.notes_.append(f"omniset is {self.alone} alone here; simple methods stand beside it")
+        if self.out_of_fold_ is not None:
+            self.chosen_ = self._folds(learner)
+            self.notes_.append(f"{learner.regime.in_words()}: what is said of how good it is, is of sets left out")
+            self._measure_left_out(given)
+
+    def _learner(self, given: Given) -> MixtureLearner:
+        sets = given.sets
+        weights = np.ones(len(sets)) if given.weights is None else given.weights
+        each = np.repeat(weights[:, None], len(given.widths), 1)
+        balance = self.class_weights(given.targets, given.widths)
+        for target, of_class in enumerate(balance or []):
+            each[:, target] *= of_class.numpy()[given.targets[:, target].numpy()]
+        units = self.MIXTURE.units(given.targets, given.groups)
+        if self.folds is None and (self.single is not None or self.alone is not None):
+            units = max(units, 2)  # nothing need be left out
+        batch = self.batch_size or self.MIXTURE.batch_of(len(sets))
+        asked = (self.folds, self.repeats, self.epochs, batch, self.patience)
+        return MixtureLearner(
+            self.MIXTURE,
+            sets,
+            given.targets,
+            given.widths,
+            self.classifies,
+            each,
+            given.groups,
+            Regime.of(len(sets), units, *asked),
+            lambda: self.build(sets.dim, given.widths),
+            self.reading(),
+            DRAWN,
+            self.seed,
+            find(self.device),
+            self.progress,
+            keep=self.single is None and importance.wanted(self.importance, sets),
+        )
+
+    def _folds(self, learner: MixtureLearner) -> dict[str, Any]:
+        regime = learner.regime
+        return {"folds": regime.folds, "repeats": regime.repeats, "importance": learner.keep}
+
+    # ------------------------------------------------------------------ importance of features
+
+    def _measure_left_out(self, given: Given) -> None:
+        """By the methods of each fold on the sets that it left out, where that was asked for or is cheap.
+
+        The methods have not seen the sets of the fold, but their weights are those of the whole, a few numbers that all
+        sets have decided. Each set is left out by as many mixtures as the sets were dealt to folds.
+        """
+        sets, left_out = given.sets, self.out_of_fold_
+        if self.importance is None and not importance.wanted(None, sets):
+            self.notes_.append(
+                f"which features matter was not measured, as it takes long: {len(sets):,} sets times {sets.dim:,} "
+                f"features are more than {importance.CHEAP:,}; importance=True measures it"
+            )
+        if left_out is None or not left_out.mixtures:
+            return
+        trials = [
+            importance.Trial(partial(self._said_by, mixture), np.flatnonzero(left_out.folds[repeat] == fold))
+            for (repeat, fold), mixture in left_out.mixtures.items()
+        ]
+        repeats = -(-importance.exchanges(sets) // len(left_out.folds))
+        self._measure(given, left_out.predictions[OURS], trials, repeats)
+        self.out_of_fold_ = OutOfFold(left_out.folds, left_out.predictions)
+
+    def _measure_kept_back(self, given: Given) -> None:
+        """By the network, on the sets kept back."""
+        if len(self.validation_) < 2:
+            self.notes_.insert(0, "importance of features was not measured: fewer than two sets were kept back")
+            return
+        trials = [importance.Trial(lambda some: self.probable(some, self), self.validation_)]
+        repeats = importance.exchanges(given.sets[np.asarray(self.validation_)])
+        self._measure(given, self.probable(given.sets, self), trials, repeats)
+
+    def _measure(
+        self, given: Given, answers: Float[np.ndarray, "sets outputs"], trials: list[importance.Trial], repeats: int
+    ) -> None:
+        codes = self._codes_in_training(given.targets, answers)
+        task = self.importance_task(given.sets, codes, given.groups, repeats, self.seed)
+        self.importance_ = importance.measured(task, trials, self.targets_)
+
+    def importance_task(
+        self,
+        sets: Sets,
+        codes: Shaped[np.ndarray, "sets columns"],
+        groups: Shaped[np.ndarray, " sets"] | None,
+        repeats: int,
+        seed: int,
+        features: Any = None,
+    ) -> importance.Task:
+        """What is measured: the loss of this kind of model on sets with these labels."""
+        losses = lambda outputs, rows: self.losses(outputs, codes[rows])  # noqa: E731
+        how: dict[str, Any] = {"repeats": repeats, "seed": seed, "progress": self.progress}
+        how |= {"together": self.together, "max_elements": self.max_elements}
+        return importance.Task.of(sets, losses, groups, features, **how)
+
+    def says(self, sets: Any) -> Float[np.ndarray, "sets outputs"]:
+        """Probabilities of the classes, target by target, numbers, or log relative risks."""
+        fitted = self.fitted()
+        return self.probable(sets, self) if isinstance(fitted, SetNetwork) else self._said_by(fitted, sets)
+
+    def _said_by(self, mixture: Any, sets: Any) -> Float[np.ndarray, "sets outputs"]:
+        outputs = mixture.outputs([*sets], find(self.device), **self.reading()).numpy()
+        return np.exp(outputs) if self.classifies else outputs
+
+    def _codes_in_training(
+        self, targets: Shaped[Tensor, "sets targets"], answers: Float[np.ndarray, "sets outputs"]
+    ) -> Shaped[np.ndarray, "sets columns"]:
+        """Labels as `losses` takes them, while the model learns.
 
         Args:
-            widths: Outputs of each target.
-            encoder: Of a mixture, which of its networks.
+            answers: What is said of the sets.
+        """
+        return targets.numpy()
+
+    # ------------------------------------------------------------------ options that must fit together
+
+    def check_arguments(self) -> None:
+        """Check the options one by one and together, and that the device and the processes are to be had.
 
         Raises:
-            ValueError: Options of the encoder that it does not take.
+            ValueError: Naming the option, its bound and the value.
         """
-        with blaming(self.encoder_options):
-            made = encoders.build(
-                encoder or self.single or "ust",
-                input_dim=input_dim,
-                dim=self.size("dim"),
-                depth=self.size("depth"),
-                num_heads=self.num_heads,
-                num_inducing=self.num_inducing,
-                **(self.encoder_options or {}),
+        self.check_options()
+        if self.class_weight is not None and not self.classifies:
+            raise ValueError(f"class_weight={self.class_weight!r} is for classes, and this is a regression")
+        if self.encoder is not None and self.method not in (AUTO, self.encoder):
+            raise ValueError(f"encoder={self.encoder!r} and method={self.method!r} are two networks: give one")
+        if self.single is None:
+            here, nodes = processes.layout(self.devices, self.num_nodes)
+            if (here, nodes, self.strategy) != (1, 1, "auto"):
+                raise ValueError(
+                    f"method={self.method!r} learns in one process, got devices={here}, num_nodes={nodes}, "
+                    f"strategy={self.strategy!r}: name one network, such as method='ust'"
+                )
+            self._refuse_unused()
+        if self.folds is not None and (self.level == "element" or self.devices * self.num_nodes > 1):
+            raise ValueError(f"folds={self.folds} is for labels of sets, and one process")
+        if self.importance and (self.level == "element" or self.devices * self.num_nodes > 1):
+            raise ValueError("importance=True is for labels of sets, and one process")
+        processes.check(find(self.device), self.devices, self.num_nodes, self.strategy)
+
+    def _refuse_unused(self) -> None:
+        """Options of one network, or of any, where there is none."""
+        without, what = OF_ONE, "a mixture"
+        if self.alone is not None:
+            without, what = OF_ONE | OF_NETWORKS, f"method={self.alone!r}"
+            if self.level == "element":
+                raise ValueError(
+                    f"{what} is for level='set': elements are learned by one network, such as method='ust'"
+                )
+        for name, default in without.items():
+            if (value := getattr(self, name)) != default:
+                raise ValueError(f"{name}={value!r} is for one network, such as method='ust': {what} has no use for it")
+
+    def _check_method(self) -> None:
+        """Raise the ValueError of a simple method that learns something else."""
+        known = self.MIXTURE.SIMPLE
+        if self.alone is not None and self.alone not in known:
+            raise ValueError(
+                f"method={self.alone!r} is none of the simple methods of {type(self).__name__}: {', '.join(known)}"
             )
-        return SetNetwork(made, widths, self.level == "element")
+
+    def _check_size(self, largest: int, sets: int) -> None:
+        """Gradients in shards and parts are taken of parameters one by one, and FSDP puts others in their place.
+
+        Args:
+            largest: Elements of the largest of so many sets.
+
+        Raises:
+            ValueError: strategy="fsdp", and a batch that would not be computed whole.
+        """
+        if self.strategy != "fsdp":
+            return
+        batch = self.batch_size or inputs.batch_of(sets)
+        share = math.ceil(batch / math.prod(processes.layout(self.devices, self.num_nodes)))
+        if self.shard_size is not None or share * largest > self.max_elements:
+            raise ValueError(
+                f"strategy='fsdp' computes on whole batches: shard_size must be None, got {self.shard_size}, and "
+                f"max_elements at least {share * largest} ({share} sets of {largest} elements), got "
+                f"{self.max_elements}; 'ddp' needs neither"
+            )
+
+    def _check_groups(self, targets: Shaped[Tensor, "sets targets"], groups: inputs.Groups | None) -> None:
+        """See that what is learned is in several groups, where groups are left out.
+
+        Raises:
+            ValueError: Each class, or all events, are of one group.
+        """
+        left_out = self.single is None or self.folds is not None
+        if groups is None or self.level == "element" or not (left_out or self._kept_back(len(targets))):
+            return
+        if len(np.unique(groups.astype(str))) > 1:  # one is refused where sets are dealt
+            self._require_spread(targets, groups.astype(str), left_out)
+
+    def _require_spread(self, targets: Shaped[Tensor, "sets targets"], groups: inputs.Groups, left_out: bool) -> None:
+        """Raise the ValueError of `_check_groups`."""
+
+    # ------------------------------------------------------------------ what differs by what is learned
 
     def warn_of_classes(self, y: np.ndarray, codes: Tensor) -> None:
         """Of classes that are hardly meant, or of which nothing can be learned.
@@ -373,14 +531,6 @@ class SetEstimator(SetModel):
             balanced.append(torch.where(counts > 0, weights, 0).float())
         return balanced
 
-    def check_arguments(self) -> None:
-        """Check the options one by one and together, and that the device and the processes are to be had.
-
-        Raises:
-            ValueError: Naming the option, its bound and the value.
-        """
-        arguments.check(self)
-
     def _encode_targets(self, y: np.ndarray) -> tuple[Tensor, list[int]]:
         """Codes or numbers (rows, targets), and the number of outputs of each target."""
         raise NotImplementedError
@@ -393,48 +543,15 @@ class SetEstimator(SetModel):
         """
         raise NotImplementedError
 
-    def _columns(self, outputs: Float[Tensor, "rows outputs"]) -> dict[str, np.ndarray]:
-        """Outputs as columns of a table."""
-        raise NotImplementedError
 
-    def columns(self, answers: Float[Tensor, "rows outputs"]) -> dict[str, np.ndarray]:
-        """Probabilities, or numbers in their own units, as columns of a table."""
-        raise NotImplementedError
-
-    def probable(self, sets: Any, like: SetEstimator) -> Float[np.ndarray, "sets outputs"]:
-        """Probabilities of the classes, target by target, or numbers, in the order that another model has.
-
-        Args:
-            like: Whose classes there are. One that this model does not know has the probability 0.
-        """
-        raise NotImplementedError
-
-    def constant(self, rows: int) -> pd.DataFrame:
-        """`prior_` as predictions of so many sets or elements: a table with the columns of `predict_table` but `set`
-        and `element`.
-        """
-        raise NotImplementedError
-
-    def explained(self, group: Sequence[StoredSet], target: Any) -> Any:
-        """The output that is explained: one, or one for each set."""
-        raise NotImplementedError
-
-    def output_of(self, target: Any) -> int:
-        """The number of the output that explains this label, or target."""
-        raise NotImplementedError
-
-    def _check_fitted(self, fitted: dict[str, Any]) -> None:
-        """Raise the ValueError of parts of an artefact's `fitted` that do not belong together."""
-        if [len(values) for values in fitted["prior"]] != fitted["widths"]:
-            raise ValueError(f"fitted.prior must be as long as the outputs of each target, {fitted['widths']}")
-        lengths = {"targets": len(fitted["widths"])}
-        if fitted["features"] is not None:
-            lengths["features"] = fitted["input_dim"]
-        if fitted["encoding"] and Encoding.of_state(fitted["encoding"]).features != fitted["features"]:
-            raise ValueError("fitted.encoding must give the names in fitted.features")
-        for name, length in lengths.items():
-            if len(fitted[name]) != length:
-                raise ValueError(f"fitted.{name} must be {length} names, got {len(fitted[name])}")
+def _fit_features(network: SetNetwork, sets: Sets, train: Int[np.ndarray, " _"]) -> None:
+    """Fit the standardisation of features to the training sets, and warn of those that never change."""
+    constant = network.fit_features(sets, train)
+    names = sets.features or [f"number {i}" for i in range(1, sets.dim + 1)]
+    flat = [name for name, is_constant in zip(names, constant, strict=True) if is_constant]
+    if flat:
+        shown = ", ".join(flat[:5])
+        warnings.warn(f"features with one value in all training sets, which say nothing: {shown}", stacklevel=3)
 
 
 def target_called(name: str, number: int) -> str:

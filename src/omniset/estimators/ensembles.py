@@ -48,7 +48,7 @@ class Batch:
 
     Attributes:
         parts: Sets of like size, and their positions in the batch.
-        targets, weights, left_out: Of these sets, see `Lessons`.
+        targets, weights, left_out: Of these sets, see `EnsembleBatches`.
     """
 
     parts: list[tuple[SetBatch, list[int]]]
@@ -62,7 +62,7 @@ class Batch:
 
 
 @dataclass
-class Lessons:
+class EnsembleBatches:
     """What networks of an ensemble learn from.
 
     Attributes:
@@ -251,7 +251,7 @@ class EnsembleModule(TrainingModule):
 
 def learn(
     networks: Sequence[SetNetwork],
-    lessons: Lessons,
+    batches: EnsembleBatches,
     classify: bool,
     *,
     others: Bool[Tensor, "networks networks"] | None,
@@ -261,21 +261,21 @@ def learn(
     learning_rate: float,
     weight_decay: float,
     fingerprint: dict[str, Any],
-    lesson: type[EnsembleModule] = EnsembleModule,
+    module: type[EnsembleModule] = EnsembleModule,
     **fitting: Any,
 ) -> list[dict[str, Any]]:
     """Train networks of one architecture in place. Returns a dict per epoch: epoch, train_loss, and val_loss.
 
     Args:
         others: For each network, the ones that decide how long it learns. None: all learn to the end.
-        lesson: The loss.
+        module: The loss.
         fitting: device, progress, folder and resume of `omniset.training.fit.fit`.
     """
     ensemble = Ensemble(networks)
     data = 0
-    for tensor in (lessons.weights, lessons.left_out, lessons.targets):
+    for tensor in (batches.weights, batches.left_out, batches.targets):
         data = zlib.crc32(tensor.numpy().tobytes(), data)
-    module = lesson(
+    trained = module(
         ensemble,
         networks[0].widths,
         classify,
@@ -283,18 +283,18 @@ def learn(
         patience,
         learning_rate,
         weight_decay,
-        lessons.seed,
+        batches.seed,
         fingerprint | {"data": data},
     )
-    positions = range(len(lessons.sets))
-    how: dict[str, Any] = {"batch_size": batch_size, "seed": lessons.seed, "move": Batch.to}
-    data_of = Lesson(lessons, positions, [] if others is None else positions, **how)
-    fit(module, data_of, epochs=epochs, patience=None, log=None, **fitting)
-    states = module.network.states() if others is None else module.best
+    positions = range(len(batches.sets))
+    how: dict[str, Any] = {"batch_size": batch_size, "seed": batches.seed, "move": Batch.to}
+    data_of = Lesson(batches, positions, [] if others is None else positions, **how)
+    fit(trained, data_of, epochs=epochs, patience=None, log=None, **fitting)
+    states = trained.network.states() if others is None else trained.best
     for number, network in enumerate(networks):
         network.load_state_dict({name: values[number] for name, values in states.items()})
         network.eval()
-    return module.history
+    return trained.history
 
 
 def _forward_one(network: Any, elements: Tensor, multiplicity: Tensor) -> Float[Tensor, "sets outputs"]:

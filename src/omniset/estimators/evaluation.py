@@ -1,4 +1,4 @@
-"""Predictions of a model of sets beside known labels, and beside baselines."""
+"""Predictions of a model of sets beside known labels and baselines; which features mattered; sets worth a look."""
 
 from __future__ import annotations
 
@@ -10,17 +10,21 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Int, Shaped
+from jaxtyping import Int, Real, Shaped
 
+from omniset import explain
 from omniset.core.sets import Sets
-from omniset.estimators import baselines, labels, lessons, units
+from omniset.estimators import importance, inputs
 from omniset.estimators.base import SetEstimator
-from omniset.estimators.classifier import SetClassifier
-from omniset.estimators.survival import SetSurvival, observed
+from omniset.estimators.mixture import SetMixture
+from omniset.estimators.predictors import SetClassifier
+from omniset.estimators.survival import SetSurvival
 from omniset.trials.comparison import OURS, Aim, Comparison, Score
 from omniset.trials.intervals import RESAMPLES, Draws, Values
 from omniset.trials.outcomes import Measure, Outcome
 from omniset.trials.survival import integrated_brier
+
+CHEAP = 1 << 25  # numbers in a set, times its elements, up to which elements are left out one by one
 
 
 @dataclass
@@ -43,7 +47,7 @@ class Evaluation:
     rows: pd.DataFrame
     classes: Mapping[str, Mapping[str, str]] | None = None
     resamples: int = RESAMPLES
-    baselines: Sequence[str] = baselines.BASELINES
+    baselines: Sequence[str] = tuple(SetMixture.SIMPLE)
     left_out: bool = False
     _last: deque[tuple[pd.DataFrame, Outcome]] = field(default_factory=lambda: deque(maxlen=2), repr=False)
 
@@ -113,17 +117,9 @@ def evaluate(model: SetEstimator, sets: Any, y: Any, *, groups: Any = None, resa
         ValueError: Sets or labels that cannot be used; a class that was not in training; not fitted.
     """
     collection = model.read(sets)
-    if isinstance(model, SetSurvival):
-        truth = np.stack(observed(y, collection), 1)
-    else:
-        truth = labels.aligned(y, collection, model.level)[0]
-    if isinstance(model, SetClassifier):
-        for column, classes in zip(truth.T, model.labels_.values(), strict=True):
-            labels.require_trained(column[~labels.missing(column)], np.asarray(classes))
-    elif not isinstance(model, SetSurvival):
-        truth = labels.numbers(truth)
-    of_group = None if groups is None else labels.per_set(groups, collection, "groups")
-    units.warn_of_known(model, collection)
+    truth = model.truth(y, collection)
+    of_group = None if groups is None else inputs.per_set(groups, collection, "groups")
+    model.warn_of_known(collection)
     return compare(model, collection, truth, of_group, resamples=resamples)
 
 
@@ -143,9 +139,9 @@ def compare(
     Elements without a label, or with multiplicity 0, are left out.
     """
     which = np.arange(len(sets)) if which is None else which
-    tables = baselines.by_method(model, (sets[int(i)] for i in which))
+    tables = model.by_method(sets[int(i)] for i in which)
     about = _about(model.level, sets, which, tables[OURS], groups)
-    truth = truth[lessons.rows_of(sets, which) if model.level == "element" else which]
+    truth = truth[inputs.rows_of(sets, which) if model.level == "element" else which]
     return _evaluation(model, tables, about, truth, resamples)
 
 
@@ -165,9 +161,9 @@ def out_of_fold(
     if left_out is None:
         return None
     stored = [sets[i] for i in range(len(sets))]
-    tables = {method: baselines.as_table(model, stored, answers) for method, answers in left_out.predictions.items()}
+    tables = {method: model.answered(stored, answers) for method, answers in left_out.predictions.items()}
     about = _about(model.level, sets, np.arange(len(sets)), tables[OURS], groups)
-    if model.kind.risks:
+    if model.MIXTURE.risks:
         about["stratum"] = left_out.folds[0]
     return replace(_evaluation(model, tables, about, truth, resamples), left_out=True)
 
@@ -180,11 +176,11 @@ def _evaluation(
     resamples: int,
 ) -> Evaluation:
     classes = model.probability_columns() if isinstance(model, SetClassifier) else None
-    if model.kind.risks:
+    if model.MIXTURE.risks:
         about, truth = about.assign(event=truth[:, 1].astype(bool)), truth[:, :1]
     rows = []
     for name, values in zip(model.targets_, truth.T, strict=True):
-        there = ~labels.missing(values) & tables[OURS][name].notna().to_numpy()
+        there = ~inputs.missing(values) & tables[OURS][name].notna().to_numpy()
         for method, table in tables.items():
             part = about[there].assign(truth=values[there], predicted=table[name].to_numpy()[there])
             if classes is not None:
@@ -199,8 +195,7 @@ def _evaluation(
             part.insert(0, "condition", name)
             part.insert(1, "method", method)
             rows.append(part)
-    baseline = [name for name in model.kind.stack.METHODS if name in model.kind.stack.MEMBERS]
-    return Evaluation(pd.concat(rows, ignore_index=True), classes, resamples, baseline)
+    return Evaluation(pd.concat(rows, ignore_index=True), classes, resamples, [*model.MIXTURE.SIMPLE])
 
 
 def _about(
@@ -217,3 +212,121 @@ def _about(
         about["group"] = np.asarray(groups)[positions].astype(str)
     about["size"] = sets.sizes[positions]
     return about
+
+
+def feature_importance(
+    model: SetEstimator,
+    sets: Any,
+    y: Any,
+    *,
+    groups: Any = None,
+    repeats: int | None = None,
+    seed: int = 0,
+    features: Sequence[Any] | None = None,
+) -> pd.DataFrame:
+    """How much each feature alone matters to a model, on sets that it has not learned from.
+
+    See `omniset.estimators.importance`. The loss is the log loss, or the squared error; of survival the negative log
+    likelihood of each set.
+
+    Args:
+        sets, y, groups: As for `fit`; all sets count alike. Values are exchanged between groups, and intervals and p
+            are over them, where there are any.
+        repeats: How often values are exchanged, each time with another set; at most as often as there are others. None:
+            five times, and fewer where that would read more than 2^28 numbers, at least once.
+        features: Names of those that are looked at, or their numbers from 0 where they have no names. Default: all. p
+            is adjusted for these.
+
+    Returns:
+        See `omniset.trials.importances.table_of`: for each target the features, the most important first.
+
+    Raises:
+        ValueError: Sets or labels that cannot be used; a class that was not in training; an unknown feature; one set or
+            group; repeats below 1; a model of labels of elements; not fitted.
+    """
+    require_importance(model)
+    if repeats is not None and repeats < 1:
+        raise ValueError(f"repeats must be >= 1, got {repeats}")
+    collection = model.read(sets)
+    if repeats is None:
+        repeats = importance.exchanges(collection, 1.0 if features is None else len(features) / collection.dim)
+    by_group = None if groups is None else inputs.per_set(groups, collection, "groups")
+    codes = model.codes(model.truth(y, collection))
+    task = model.importance_task(collection, codes, by_group, repeats, seed, features)
+    if len(np.unique(task.units)) < 2:
+        raise ValueError("sets must be at least 2, of different groups, to exchange values, got 1")
+    return importance.measured(task, [importance.Trial(model.says, np.arange(len(collection)))], model.targets_)
+
+
+def require_importance(model: SetEstimator) -> None:
+    """Raise the ValueError of a model whose importances are not measured: it predicts elements."""
+    if model.level == "element":
+        raise ValueError("importance is measured for level='set', got a model with level='element'")
+
+
+def examples(
+    model: SetEstimator,
+    sets: Sets,
+    which: Int[np.ndarray, " chosen"],
+    evaluation: Evaluation | None,
+    truth: Shaped[np.ndarray, "sets targets"],
+) -> list[Any]:
+    """Attributions of a few of these sets, where there are any to be had, as `omniset.report.sets.Example`.
+
+    Args:
+        which: Positions of the sets in the rows of the evaluation.
+    """
+    from omniset.report.sets import Example
+
+    if evaluation is None or not evaluation.outcomes or model.level != "set":
+        return []
+    explained = []
+    for i in dict.fromkeys(which[telling(evaluation.outcomes[0])].tolist()):
+        stored = sets[i]
+        if len(stored) > model.max_elements:  # takes long
+            continue
+        if model.explains_by("auto") == "attribution":
+            layers = model.explain_layers([stored])
+            scores = explain.combine(layers)[0].cpu().numpy()
+        elif len(stored) ** 2 * sets.dim <= CHEAP:
+            layers, scores = [], model.explain([stored], method="removal")[0]
+        else:
+            continue
+        largest = max((float(layer.scores.max()) for layer in layers if len(stored)), default=0.0)
+        gaps = explain.completeness(layers).tolist() if layers else []
+        frame = next(iter(model.predictions([stored])))
+        elements, counts = stored.read()
+        explained.append(
+            Example(
+                set=str(stored.name),
+                predicted=frame[model.targets_[0]].iloc[0],
+                truth=truth[i, 0],
+                elements=[str(e) for e in stored.names_of_elements()],
+                multiplicity=_whole(counts.double().numpy()),
+                scores=scores.astype(np.float64),
+                features={f: elements[:, j].double().numpy() for j, f in enumerate(sets.features or [])},
+                layers={a.layer: a.scores[0].double().cpu().numpy() / (largest or 1.0) for a in layers},
+                gaps={a.layer: gap for a, gap in zip(layers, gaps, strict=True)},
+            )
+        )
+    return explained
+
+
+def telling(outcome: Outcome) -> list[int]:
+    """Rows worth a look: the surest right and the surest wrong class, and the least sure; or the least, the median and
+    the largest error, or risk.
+    """
+    rows = np.arange(len(outcome.truth))
+    if outcome.probabilities is None:
+        error = np.abs(outcome.truth - outcome.predicted)
+        order = np.argsort(error if outcome.events is None else outcome.predicted, kind="stable")
+        return list(dict.fromkeys(int(order[i]) for i in (0, len(order) // 2, -1)))
+    sure = outcome.probabilities.max(1)
+    right = outcome.truth == outcome.predicted
+    surest = [part[sure[part].argmax()] for part in (rows[right], rows[~right]) if len(part)]
+    return list(dict.fromkeys(int(i) for i in (*surest, sure.argmin())))
+
+
+def _whole(values: Real[np.ndarray, " elements"]) -> Real[np.ndarray, " elements"]:
+    """Counts as integers, weights as they are."""
+    return values.astype(np.int64) if (values == np.round(values)).all() else values

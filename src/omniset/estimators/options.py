@@ -9,15 +9,7 @@ from omniset import options as shared
 from omniset.options import Computing, option, options
 
 AUTO = "auto"
-SIMPLE = (  # without a network; mean-forest of labels, mean-linear of survival
-    "prior",
-    "mean-forest",
-    "mean-linear",
-    "pooled-linear",
-    "pooled-forest",
-    "pooled-boosting",
-    "dissimilarity-linear",
-)
+SIMPLE = ("prior", "pooled-linear", "pooled-forest", "dissimilarity-linear")  # without a network
 
 SIZES = {"dim": 32, "depth": 2, "learning_rate": 2e-3}  # of each of several networks
 SIZES_OF_ONE = {"dim": 64, "depth": 3, "learning_rate": 1e-3, "epochs": 50}
@@ -38,9 +30,10 @@ class SetOptions(Computing):
     _: KW_ONLY
     method: str = option(
         AUTO,
-        "auto: simple methods on pooled features and on distances between sets, deep sets and ust beside each other, "
-        "weighted by what each says of sets left out. Or one of its simple methods alone: prior, mean-forest (of "
-        "survival mean-linear), pooled-linear, pooled-forest, pooled-boosting or dissimilarity-linear. Or one network: "
+        "auto: a forest on pooled features, a linear method on distances between sets and small networks, ust, beside "
+        "each other, weighted by what each says of sets left out; of numbers also ridge on pooled features. Or one of "
+        "its simple methods alone: prior, pooled-forest, dissimilarity-linear or, of numbers, pooled-linear. Or one "
+        "network: "
         "ust, set-transformer-isab, set-transformer-sab, flare, transolver, deep-sets, abmil, dsmil, umbc, sse, fspool "
         "or strxl.",
         choices=methods,

@@ -15,8 +15,8 @@ fewer of more than 2,048 features. Of a reference set with more than its part of
 sampling, without bias for sums (Duffield, Lund and Thorup, "Priority sampling for estimation of arbitrary subset sums",
 2007): with u_k uniform, drawn in the order of the hashes, those with the largest m_k / u_k, each of multiplicity
 max(m_k, the largest m_k / u_k of those left). Of a set that is described at most 1,024 distinct elements are looked at,
-and fewer where there are many sets or features: those with the lowest hashes (`omniset.estimators.distinct`), each with
-all its copies.
+and fewer where there are many sets or features: those with the lowest hashes (`omniset.estimators.pooling.Sketch`),
+each with all its copies.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from jaxtyping import Float, Float32, Float64, Int
 
 from omniset.core.sets import Sets
 from omniset.core.stored import StoredSet
-from omniset.estimators.distinct import sampled
+from omniset.estimators.pooling import sampled
 
 SETS = 512  # of reference
 ELEMENTS = 4_096  # of all of them

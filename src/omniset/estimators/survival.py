@@ -1,33 +1,363 @@
-"""Times until an event, some of them not seen to their end: `SetSurvival`."""
+"""Times until an event, some of them not seen to their end: `SetSurvival`, its methods, and how they are mixed.
+
+What is learned from are signed ranks of times (`omniset.training.cox.ranked`). Each method m says a log relative risk
+f_m, known up to a constant. It counts as much as it has shown to tell,
+
+    a_m = argmin over a in [0, 5] of   - sum_i w_i c_i(a f_m) + (a - 1)^2 / 2,
+
+c_i the contribution of an event to the partial likelihood (`omniset.training.cox`): Cox regression on one number that
+the method had not learned from, the penalty a normal distribution around 1. The mixture is
+
+    f = sum over methods m of  w_m a_m f_m
+
+with the weights of `omniset.estimators.weights`, where the loss of a set is - c_i(a_m f_m) if its event was seen, and 0
+if not. Sets left out are at risk beside those of their own fold only: the risks of others are of other models. Where
+sets were dealt to folds several times, f_m is the mean over the repeats, and the folds are those of the first repeat:
+two sets of a fold have the same model in that repeat, and in the others models whose constants agree. The constant of
+a network is the one at which the mean over the sets that it left out is 0; simple methods choose theirs so that the
+mean over what they learned from is about 0.
+"""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Bool, Float, Float64
+from jaxtyping import Bool, Float, Float64, Int, Shaped
+from scipy.optimize import minimize, minimize_scalar
 from torch import Tensor
 
 from omniset.core.sets import Sets
 from omniset.core.stored import StoredSet
-from omniset.estimators import baselines, labels
+from omniset.estimators import inputs
 from omniset.estimators.base import SetEstimator
-from omniset.estimators.forms import sets_of
-from omniset.estimators.stack import Stack
-from omniset.estimators.stacking import Kind
+from omniset.estimators.ensembles import Batch, EnsembleModule
+from omniset.estimators.inputs import sets_of
+from omniset.estimators.methods import VARIANCES, DissimilarityLinear, Method, PooledForest, Prior, Table
+from omniset.estimators.mixture import NETWORK, Predictions, SetMixture, Weights
+from omniset.estimators.model import SetModel
+from omniset.estimators.weights import shares
+from omniset.runs.devices import one_blas_thread
 from omniset.training import artefacts, schema
-from omniset.training.cox import ranked
+from omniset.training.cox import contributions, loss_parts, ranked
 from omniset.trials.comparison import OURS
 from omniset.trials.survival import LARGEST, Steps, breslow, concordance
 
 RISK = "risk"
 COLUMNS = ("time", "event")
 FEW = 10  # events
+STEEPEST = 5.0  # slope
+SEARCH: dict[str, Any] = {"maxiter": 200, "ftol": 1e-7}  # for the slopes of Cox regression
+
+Risks = Float[np.ndarray, "methods rows"]
+Rows = Shaped[np.ndarray, " rows"]
+RowWeights = Float[np.ndarray, " rows"]
+
+# ---------------------------------------------------------------------- methods without a network
+
+
+class RiskMethod(Method):
+    """Learns log relative risks. Where no event was seen, all are 0."""
+
+    def fit(
+        self,
+        x: Table,
+        y: Shaped[np.ndarray, " rows"],
+        weights: Float[np.ndarray, " rows"] | None = None,
+        seed: int = 0,
+        groups: Shaped[np.ndarray, " rows"] | None = None,
+    ) -> Method:
+        counted = y > 0 if weights is None else (y > 0) & (np.asarray(weights) > 0)
+        super().fit(x, y if counted.any() else np.zeros(len(y)), weights, seed, groups)
+        self.prior = np.zeros(1)
+        return self
+
+
+class RiskPrior(RiskMethod, Prior):
+    """Every set is as much at risk as any other."""
+
+
+class PartialLikelihood:
+    """- sum_i w_i c_i over the events, as `omniset.training.cox` has it, and its gradient, in closed form.
+
+    A minimiser asks for them hundreds of times: what depends on times and weights alone is computed once, and nothing
+    is differentiated. With S_j the sum of w exp f over those at risk at time j, D_j that over its d_j events, W_j the
+    sum of their weights and u_jl = 1 - l/d_j D_j/S_j,
+
+        d/df_k = exp(f_k) w_k (sum_{j: t_j <= t_k} A_j/S_j  -  [k is an event at j] B_j/S_j)  -  [k is an event] w_k
+        A_j = W_j/d_j sum_{l=0}^{d_j-1} 1/u_jl,      B_j = W_j/d_j sum_{l=0}^{d_j-1} l/d_j 1/u_jl
+
+    Sums are of logarithms, so that no risk is too large for them.
+
+    Attributes:
+        order: In which rows are taken: of falling times.
+    """
+
+    def __init__(self, y: Float64[np.ndarray, " rows"], w: Float64[np.ndarray, " rows"]) -> None:
+        self.order = np.argsort(-np.abs(y), kind="stable")
+        y, w = y[self.order], w[self.order]
+        with np.errstate(divide="ignore"):
+            self._log_weight = np.log(w)
+        seen = (y > 0) & (w > 0)
+        self._weight = np.where(seen, w, 0.0)
+        self._events = np.flatnonzero(seen)
+        ranks, self._first, self._time, number = np.unique(
+            -y[seen], return_index=True, return_inverse=True, return_counts=True
+        )
+        self._tied = (np.arange(len(self._events)) - self._first[self._time]) / number[self._time]  # l / d
+        self._each = np.bincount(self._time, w[seen], len(number)) / number  # W / d
+        self._last = np.searchsorted(-np.abs(y), ranks, side="right") - 1  # at risk at a time, with all before
+        self._next = np.searchsorted(ranks, -np.abs(y))  # the first time with an event at which a row is at risk
+
+    def loss(self, f: Float64[np.ndarray, " rows"]) -> tuple[float, Float64[np.ndarray, " rows"]]:
+        """The sum, and the gradient in f.
+
+        Args:
+            f: Log relative risks, in `order`; the gradient is in it too.
+        """
+        if not len(self._events):
+            return 0.0, np.zeros(len(f))
+        x, events, time = f + self._log_weight, self._events, self._time
+        at_risk = np.logaddexp.accumulate(x)[self._last]  # log S
+        share = np.exp(x[events] - at_risk[time])
+        left = 1 - self._tied * np.add.reduceat(share, self._first)[time]  # u
+        inverse, tied = (self._each * np.add.reduceat(top / left, self._first) for top in (1.0, self._tied))  # A, B
+        later = np.logaddexp.accumulate((np.log(inverse) - at_risk)[::-1])[::-1]
+        gradient = np.exp(x + np.append(later, -np.inf)[self._next]) - self._weight
+        gradient[events] -= share * tied[time]
+        logs = np.add.reduceat(np.log(left) + at_risk[time], self._first)
+        return float(self._each @ logs - self._weight @ f), gradient
+
+
+class DissimilarityCox(RiskMethod, DissimilarityLinear):
+    """Cox regression with a penalty that inner cross-validation chooses.
+
+    With the columns z of `DissimilarityLinear`, and c_i the contributions of events to the partial likelihood of
+    f = z b,
+
+        minimise over b   - sum_i w_i c_i + |b|^2 / (2 v)
+
+    for the v with the largest partial likelihood of rows left out, each fold compared within itself (Verweij and van
+    Houwelingen, "Cross-validation in survival analysis", 1993), in the light of what `DissimilarityLinear` holds for
+    likely.
+    """
+
+    variances: ClassVar[Sequence[float]] = VARIANCES[1:9]  # risks that differ by e^6 are rare enough
+
+    def _scale(self, y: np.ndarray, w: np.ndarray) -> tuple[float, float]:
+        return 0.0, 1.0
+
+    def _loss(self, out: Float64[np.ndarray, "rows outputs"], y: np.ndarray, w: np.ndarray) -> float:
+        return float(loss_parts(*(torch.from_numpy(part) for part in (out[:, 0], y, w)))[0])
+
+    def _surprise(self, losses: Float64[np.ndarray, " variances"], w: np.ndarray) -> Float64[np.ndarray, " variances"]:
+        return losses
+
+    @one_blas_thread()
+    def _solve(
+        self, z: Float64[np.ndarray, "rows columns"], y: np.ndarray, w: np.ndarray, variances: Sequence[float]
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        likelihood = PartialLikelihood(y, w)
+        sorted_ = z[likelihood.order]
+
+        def penalised(b: np.ndarray, v: float) -> tuple[float, np.ndarray]:
+            loss, gradient = likelihood.loss(sorted_ @ b)
+            return loss + b @ b / (2 * v), gradient @ sorted_ + b / v
+
+        solved, b = [], np.zeros(z.shape[1])
+        for v in variances:  # each starts where the one before has ended
+            b = minimize(penalised, b, (v,), "L-BFGS-B", jac=True, options=SEARCH).x
+            solved.append((b[:, None], np.array([-(w @ (z @ b)) / w.sum()])))
+        return solved
+
+
+class RiskForest(RiskMethod, PooledForest):
+    """The forest of `PooledForest`, of deviance residuals: how much earlier, or later, an event came than one would
+    expect. They are learned by squared error.
+    """
+
+    def _fit(self, x: Table, y: np.ndarray, w: np.ndarray, seed: int, groups: np.ndarray | None) -> None:
+        super()._fit(x, deviance_residuals(y, w), w, seed, groups)
+
+
+def deviance_residuals(y: Shaped[np.ndarray, " rows"], w: Float[np.ndarray, " rows"]) -> Float64[np.ndarray, " rows"]:
+    """Of the model in which all are as much at risk:
+
+        m_i = e_i - H(t_i),      d_i = sign(m_i) (-2 (m_i + e_i log H(t_i)))^(1/2)
+
+    H is the cumulative hazard, e_i = 1 where the event was seen, else 0. Source: Therneau, Grambsch and Fleming,
+    "Martingale-based residuals for survival models", 1990.
+
+    Args:
+        y: Signed ranks of the times.
+    """
+    rank, event = np.abs(y), y > 0
+    hazard = breslow(rank, event, np.zeros(len(y)), w)(rank)
+    m = event - hazard
+    surprise = np.where(event, np.log(np.where(event, hazard, 1.0)), 0.0)
+    return np.sign(m) * np.sqrt(np.maximum(-2 * (m + surprise), 0.0))
+
+
+# ---------------------------------------------------------------------- the mixture of risks
+
+
+class CoxEnsemble(EnsembleModule):
+    """The partial likelihood as the loss of an ensemble: each network has the sets of a batch at risk that it learns
+    from; those left out are taken together at the end of an epoch.
+    """
+
+    def training_step(self, batch: Batch, index: int) -> Tensor:
+        total, weight = loss_parts(self._risks(batch), batch.targets[0, :, 0], batch.weights)
+        loss = total / weight.clamp(min=torch.finfo(total.dtype).tiny)
+        shown = {"on_step": False, "on_epoch": True, "batch_size": batch.targets.shape[1], "prog_bar": True}
+        self.log("train_loss", loss.mean().detach(), **shown)
+        return loss.sum()
+
+    def _risks(self, batch: Batch) -> Float[Tensor, "networks sets"]:
+        outputs, positions = zip(*self.outputs_of(batch), strict=True)
+        risks = torch.cat(outputs, 1)[..., 0]
+        order = torch.tensor([*chain.from_iterable(positions)], device=risks.device)
+        return risks[:, order.argsort()]
+
+    def on_validation_epoch_start(self) -> None:
+        self._batches: list[tuple[Tensor, Tensor, Tensor]] = []
+
+    def validation_step(self, batch: Batch, index: int) -> None:
+        self._batches.append((self._risks(batch), batch.targets[0, :, 0], batch.left_out))
+
+    def on_validation_epoch_end(self) -> None:
+        risks, ranks, weights = zip(*self._batches, strict=True)
+        summed, counted = loss_parts(torch.cat(risks, 1), torch.cat(ranks), torch.cat(weights, 1))
+        self.log("val_loss", summed.sum() / counted.sum().clamp(min=torch.finfo(summed.dtype).tiny), prog_bar=True)
+        self.choose(summed.double().cpu(), counted.double().cpu())
+
+
+def in_folds(risks: Risks, y: Rows, folds: Int[np.ndarray, " rows"], weights: RowWeights) -> Risks:
+    """c_i of each event for each method, those of its fold at risk; 0 where no event was seen."""
+    each = np.zeros(risks.shape)
+    for fold in np.unique(folds):
+        rows = folds == fold
+        f, w = torch.from_numpy(risks[:, rows]), torch.from_numpy(weights[rows])
+        each[:, rows] = contributions(f, torch.from_numpy(y[rows]), w.expand_as(f)).numpy()
+    return each
+
+
+def slope_of(risk: RowWeights, y: Rows, folds: Int[np.ndarray, " rows"], weights: RowWeights) -> float:
+    """a_m."""
+
+    def penalised(a: float) -> float:
+        return float(-weights @ in_folds(a * risk[None], y, folds, weights)[0] + (a - 1) ** 2 / 2)
+
+    if not risk.any():
+        return 1.0
+    return float(minimize_scalar(penalised, bounds=(0, STEEPEST), method="bounded").x)
+
+
+def mixture_of(
+    risks: Risks,
+    y: Rows,
+    folds: Int[np.ndarray, " rows"],
+    weights: RowWeights,
+    groups: Rows | None = None,
+    seed: int = 0,
+) -> tuple[Float64[np.ndarray, " methods"], Float64[np.ndarray, " methods"]]:
+    """Weights and slopes of methods.
+
+    Args:
+        risks: Of rows left out.
+        y: Signed ranks of times.
+        folds: Of each row.
+        weights: How much each row counts, >= 0, not all 0; only their proportions matter.
+        groups: Rows that belong together are one unit, with the mean of their losses.
+    """
+    there = weights > 0
+    risks, y, folds, w = risks[:, there], y[there].astype(np.float64), folds[there], weights[there]
+    w = w / w.mean()
+    slopes = np.array([slope_of(risk, y, folds, w) for risk in risks])
+    losses = -in_folds(slopes[:, None] * risks, y, folds, w)
+    unit = np.arange(len(y)) if groups is None else np.unique(groups[there], return_inverse=True)[1]
+    of_unit = np.bincount(unit, w)
+    return shares(np.stack([np.bincount(unit, w * loss) for loss in losses]) / of_unit, of_unit, seed), slopes
+
+
+class RiskMixture(SetMixture):
+    """Fitted methods, their weights, and as powers the slopes of their log relative risks."""
+
+    SIMPLE: ClassVar[Mapping[str, type[Method]]] = {
+        method.name: method for method in (RiskPrior, RiskForest, DissimilarityCox)
+    }
+    METHODS: ClassVar[Sequence[str]] = (*SIMPLE, NETWORK)
+    ENSEMBLE: ClassVar[type[EnsembleModule]] = CoxEnsemble
+    risks: ClassVar[bool] = True
+
+    def mixed(self, answers: Predictions) -> Float64[Tensor, "sets outputs"]:
+        """The sum of w_m a_m f_m; of methods without a weight f may be missing."""
+        rows = len(next(iter(answers.values())))
+        factors = (self.weights * self.powers)[0].tolist()
+        mixed = np.zeros((rows, 1))
+        for name, factor in zip(self.METHODS, factors, strict=True):
+            if factor:
+                mixed += factor * answers[name]
+        return torch.from_numpy(mixed)
+
+    @classmethod
+    def stratum(cls, targets: Shaped[Tensor, "sets targets"]) -> Shaped[np.ndarray, " sets"]:
+        """Events."""
+        return (targets[:, 0].numpy() > 0).astype(np.int64)
+
+    @classmethod
+    def units(cls, targets: Shaped[Tensor, "sets targets"], groups: Shaped[np.ndarray, " sets"] | None) -> int:
+        """Each fold has an event."""
+        return min(super().units(targets, groups), int((targets > 0).sum()))
+
+    @classmethod
+    def labels(cls, values: Shaped[np.ndarray, "rows targets"], sets: Sets, targets: list[str]) -> Any:
+        """Of signed ranks, ranks as times."""
+        return np.stack([np.abs(values[:, 0]), values[:, 0] > 0], 1)
+
+    @classmethod
+    def centred(cls, answers: Float64[np.ndarray, "*some sets outputs"]) -> Float64[np.ndarray, "*some sets outputs"]:
+        """The mean over sets left out is 0, before risks of several repeats are put together."""
+        return answers - answers.mean(-2, keepdims=True)
+
+    @classmethod
+    def batch_of(cls, sets: int) -> int:
+        """More: an event says something beside the other sets of its step only."""
+        return min(max(sets // 4, 32), 128)
+
+    @classmethod
+    def can_learn(cls, targets: Shaped[Tensor, "rows targets"]) -> bool:
+        """Two events, and two times."""
+        return int((targets > 0).sum()) > 1 and len(targets.abs().unique()) > 1
+
+    @classmethod
+    def weigh(
+        cls,
+        each: Risks,
+        y: Rows,
+        folds: Int[np.ndarray, "repeats rows"],
+        weights: RowWeights,
+        groups: Rows | None,
+        seed: int,
+    ) -> tuple[Weights, Weights, Float64[np.ndarray, " rows"]]:
+        """Rows are compared within the folds of the first repeat."""
+        ours, strata = np.zeros(len(y)), folds[0]
+        for fold_of in folds:
+            for fold in np.unique(fold_of):
+                left, there = fold_of == fold, fold_of != fold
+                together = None if groups is None else groups[there]
+                share, slopes = mixture_of(each[:, there], y[there], strata[there], weights[there], together, seed)
+                ours[left] += (share * slopes) @ each[:, left] / len(folds)
+        return *mixture_of(each, y, strata, weights, groups, seed), ours
+
+
+# ---------------------------------------------------------------------- the estimator
 
 
 class SetSurvival(SetEstimator):
@@ -69,6 +399,7 @@ class SetSurvival(SetEstimator):
 
     classifies = False
     usual_target = RISK
+    MIXTURE = RiskMixture
 
     def fit(
         self,
@@ -102,7 +433,7 @@ class SetSurvival(SetEstimator):
         self.columns_ = [str(c) for c in _two_columns(y).columns if c != "set"] if hasattr(y, "columns") else [*COLUMNS]
         self.notes_[0] = events_of(event)
         self._centre(collection)
-        weights = None if sample_weight is None else labels.weights_per_set(sample_weight, collection)
+        weights = None if sample_weight is None else inputs.weights_per_set(sample_weight, collection)
         self.hazards_ = {OURS: breslow(time, event, self.predict(collection), weights)}
         self.hazards_ |= self._hazards(collection, time, event, weights)
         return self
@@ -151,16 +482,10 @@ class SetSurvival(SetEstimator):
                 f"devices={self.devices}, num_nodes={self.num_nodes}"
             )
 
-    @property
-    def kind(self) -> Kind:
-        from omniset.estimators.risks import RISKS
-
-        return RISKS
-
     def _centre(self, sets: Sets) -> None:
         """Choose the constant of one network; a mixture has done so fold by fold."""
         network = self.fitted()
-        if not isinstance(network, Stack):
+        if not isinstance(network, SetMixture):
             network.head.bias.data -= float(self.predict(sets).mean())
 
     def _hazards(
@@ -173,7 +498,7 @@ class SetSurvival(SetEstimator):
         if self.out_of_fold_ is not None:
             risks = {method: tables[:, 0] for method, tables in self.out_of_fold_.predictions.items()}
         else:
-            tables = baselines.by_method(self, (sets[number] for number in range(len(sets))))
+            tables = self.by_method(sets[number] for number in range(len(sets)))
             risks = {method: table[RISK].to_numpy() for method, table in tables.items()}
         return {method: breslow(time, event, risk, weights) for method, risk in risks.items()}
 
@@ -206,8 +531,36 @@ class SetSurvival(SetEstimator):
     def columns(self, answers: Float[Tensor, "rows outputs"]) -> dict[str, np.ndarray]:
         return {RISK: answers[:, 0].double().numpy()}
 
-    def probable(self, sets: Any, like: SetEstimator) -> Float[np.ndarray, "sets outputs"]:
+    def probable(self, sets: Any, like: SetModel) -> Float[np.ndarray, "sets outputs"]:
         return self.predict(sets)[:, None]
+
+    def truth(self, y: Any, sets: Sets) -> Shaped[np.ndarray, "rows targets"]:
+        return np.stack(observed(y, sets), 1)
+
+    def codes(self, truth: Shaped[np.ndarray, "sets targets"]) -> Shaped[np.ndarray, "sets columns"]:
+        """Events, and the cumulative baseline hazard at the time of each set."""
+        return np.stack([truth[:, 1], self.baseline_(truth[:, 0])], 1)
+
+    def _codes_in_training(
+        self, targets: Shaped[Tensor, "sets targets"], answers: Float[np.ndarray, "sets outputs"]
+    ) -> Shaped[np.ndarray, "sets columns"]:
+        """The hazard is not known yet: it is that of these risks, at the ranks of times."""
+        rank, event = targets[:, 0].abs().double().numpy(), (targets[:, 0] > 0).numpy()
+        return np.stack([event, breslow(rank, event, answers[:, 0])(rank)], 1)
+
+    def losses(
+        self, outputs: Float64[np.ndarray, "sets outputs"], codes: Shaped[np.ndarray, "sets columns"]
+    ) -> Float64[np.ndarray, "sets targets"]:
+        """H(t_i) exp f_i - [event seen] f_i: up to a constant the negative log likelihood of set i alone, whatever the
+        risks of others (Whitehead, "Fitting Cox's regression model to survival data using GLIM", 1980).
+        """
+        risk = np.clip(outputs[:, :1], -LARGEST, LARGEST)
+        return codes[:, 1:] * np.exp(risk) - codes[:, :1] * risk
+
+    def _require_spread(self, targets: Shaped[Tensor, "sets targets"], groups: inputs.Groups, left_out: bool) -> None:
+        events = np.unique(groups[(targets[:, 0] > 0).numpy()]).tolist()
+        if left_out and len(events) == 1:
+            raise ValueError(f"groups: all events are of one group, {events[0]!r}: nothing is left to learn without it")
 
     def explained(self, group: Sequence[StoredSet], target: Any) -> Any:
         return 0 if target is None else self.output_of(target)
@@ -255,7 +608,7 @@ def observed(y: Any, sets: Sets) -> tuple[Float64[np.ndarray, " sets"], Bool[np.
     Raises:
         ValueError: Another form; a time that is negative or missing, an event that is neither 0 nor 1.
     """
-    values, _, single = labels.aligned(_two_columns(y), sets, "set")
+    values, _, single = inputs.aligned(_two_columns(y), sets, "set")
     if single or values.shape[1] != 2:
         raise ValueError(f"y must hold time and event of each set, shape ({len(sets)}, 2), got {values.shape}")
     time, event = (_numbers(column, name) for column, name in zip(values.T, COLUMNS, strict=True))

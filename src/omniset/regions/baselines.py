@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.optimize import least_squares
 
-from omniset.estimators.trees import Trees
+from omniset.estimators.methods import Trees
 from omniset.regions.data import Pairs, PairValues, Regions
 from omniset.regions.geometry import Geometry
 from omniset.regions.kept import Kept

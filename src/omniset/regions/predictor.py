@@ -14,7 +14,7 @@ import pandas as pd
 from jaxtyping import Float, Int
 from torch import nn
 
-from omniset.estimators.stack import Arrays
+from omniset.estimators.mixture import Arrays
 from omniset.fitted import Estimator
 from omniset.regions.baselines import METHODS
 from omniset.regions.blend import Blend, attention_of

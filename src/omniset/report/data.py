@@ -1,18 +1,83 @@
-"""Summaries of sets, read block by block: they may be larger than memory."""
+"""What the sets are: a summary, read block by block, as they may be larger than memory; and the section on it."""
 
 from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
+from jaxtyping import Int, Real, Shaped
 
 from omniset.core.sets import Sets
-from omniset.report.sets import DataSummary, quantiles
+from omniset.report import figures
+from omniset.report.blocks import Block, Cell, Facts, Plot, Section, Table, listed, many, whole
 
 SAMPLE = 1_000_000  # multiplicities, evenly spread, that quantiles are taken of
 STEP = 1 << 16  # rows read at a time
 VALUES = 1 << 23  # of elements, at most, read at a time
 CACHED = 1 << 19  # of them looked at together, in double precision
+SHOWN = {"features": 200, "classes": 30}
+FEATURE = ("mean", "standard deviation", "smallest", "largest")
+QUANTILES = {"smallest": 0.0, "5 %": 0.05, "25 %": 0.25, "median": 0.5, "75 %": 0.75, "95 %": 0.95, "largest": 1.0}
+
+
+@dataclass
+class DataSummary:
+    """What the sets are.
+
+    Args:
+        sets: Their number.
+        elements: Number of distinct elements, over all sets.
+        total_multiplicity: Elements with their copies; None: every element is there once.
+        sizes: (sets,) number of distinct elements of each set.
+        multiplicity_quantiles: Such as `quantiles` gives.
+        missing: What was missing or left out, and how often.
+        features: Name, mean, standard deviation, smallest and largest value of each.
+        targets: By name, the labels or numbers to learn.
+    """
+
+    sets: int
+    elements: int
+    total_multiplicity: float | int | None
+    sizes: Int[np.ndarray, " sets"]
+    multiplicity_quantiles: dict[str, float] | None = None
+    missing: dict[str, int] = field(default_factory=dict)
+    features: list[tuple[str, float, float, float, float]] = field(default_factory=list)
+    targets: dict[str, Shaped[np.ndarray, " _"]] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For report.json."""
+        data = asdict(self) | {"sizes": quantiles(self.sizes)}
+        data["features"] = [dict(zip(("name", *FEATURE), f, strict=True)) for f in self.features]
+        data["targets"] = {
+            name: quantiles(values) if values.dtype.kind in "fiu" else _counts(values)
+            for name, values in self.targets.items()
+        }
+        return data
+
+    def section(self) -> Section:
+        facts: list[tuple[str, Any]] = [("sets", self.sets), ("distinct elements", self.elements)]
+        if self.total_multiplicity is not None:
+            facts.append(("elements with their copies", whole(self.total_multiplicity)))
+        facts += [("empty sets", int((self.sizes == 0).sum())), ("features", len(self.features)), *self.missing.items()]
+        blocks: list[Block] = [Facts(facts)]
+        if len(self.sizes):
+            figure = figures.histogram(self.sizes[self.sizes > 0], "distinct elements per set", "sets")
+            alt = f"Histogram of the sizes of {many(self.sets, 'set')}: {listed(quantiles(self.sizes))}."
+            blocks.append(Plot(figure, alt, "Sizes of the sets that are not empty."))
+            spread = {"elements per set": quantiles(self.sizes), "multiplicity": self.multiplicity_quantiles or {}}
+            blocks.append(_quantiles("Sizes and multiplicities.", spread))
+        for name, values in self.targets.items():
+            blocks += _distribution(name, values, "sets" if len(values) <= self.sets else "elements")
+        if self.features:
+            caption = f"{many(len(self.features), 'feature')}, each over the elements of all sets."
+            if len(self.features) > SHOWN["features"]:
+                caption += f" The first {SHOWN['features']} are shown; report.json has all."
+            rows = [list(feature) for feature in self.features[: SHOWN["features"]]]
+            blocks.append(Table(caption, ["feature", *FEATURE], rows, folded=len(rows) > 20))
+        return Section("Data", "", blocks)
 
 
 def summarize(sets: Sets, labels: pd.DataFrame) -> DataSummary:
@@ -21,13 +86,13 @@ def summarize(sets: Sets, labels: pd.DataFrame) -> DataSummary:
     Args:
         labels: A column per target, missing where there is none.
     """
-    total, quantiles = _multiplicities(sets)
+    total, spread = _multiplicities(sets)
     return DataSummary(
         sets=len(sets),
         elements=int(sets.offsets[-1]),
-        total_multiplicity=None if quantiles is None else int(total) if total.is_integer() else total,
+        total_multiplicity=None if spread is None else int(total) if total.is_integer() else total,
         sizes=sets.sizes,
-        multiplicity_quantiles=quantiles,
+        multiplicity_quantiles=spread,
         missing={f"no label of {c}": int(n) for c, n in labels.isna().sum().items() if n},
         features=_features(sets),
         targets={str(c): labels[c].dropna().to_numpy() for c in labels},
@@ -62,3 +127,40 @@ def _features(sets: Sets) -> list[tuple[str, float, float, float, float]]:
     deviation = (second / rows - mean.square()).clamp(min=0).sqrt()
     columns = zip(sets.features or [], mean + shift, deviation, least, largest, strict=True)
     return [(name, *(float(v) for v in values)) for name, *values in columns]  # type: ignore[misc]
+
+
+def quantiles(values: Real[np.ndarray, " _"]) -> dict[str, float]:
+    """By name; of nothing: nothing."""
+    return {name: float(np.quantile(values, q)) for name, q in QUANTILES.items()} if len(values) else {}
+
+
+def _quantiles(caption: str, spread: dict[str, dict[str, float]]) -> Table:
+    spread = {name: values for name, values in spread.items() if values}
+    names = list(dict.fromkeys(q for values in spread.values() for q in values))
+    rows = [[Cell(name, at), *(whole(f.get(name)) for f in spread.values())] for at, name in enumerate(names)]
+    return Table(caption, ["quantile", *spread], rows, half=True)
+
+
+def _distribution(name: str, values: Shaped[np.ndarray, " _"], noun: str) -> list[Block]:
+    """Of a target, over the sets or elements that have it."""
+    counts = _counts(values)
+    if not counts:
+        spread = quantiles(values.astype(np.float64))
+        figure = figures.histogram(values.astype(np.float64), name, noun)
+        plot = Plot(figure, f"Histogram of {name}: {listed(spread)}.", f"Target {name}: distribution.")
+        return [plot, _quantiles(f"Target {name}: quantiles.", {name: spread})]
+    rows = [[label, n, n / sum(counts.values())] for label, n in counts.items()]
+    few = len(counts) <= SHOWN["classes"]
+    table = Table(f"Target {name}: how often each label occurs.", ["label", noun, "fraction"], rows, half=few)
+    if not few:
+        return [table]
+    alt = f"Bars of the number of {noun} of each label of {name}: {listed(counts)}."
+    return [Plot(figures.bars(list(counts), list(counts.values()), noun), alt, f"Target {name}: labels."), table]
+
+
+def _counts(values: Shaped[np.ndarray, " _"]) -> dict[str, int]:
+    """Of labels, most frequent first; of numbers: nothing."""
+    if values.dtype.kind in "fiu":
+        return {}
+    labels, counts = np.unique(values.astype(str), return_counts=True)
+    return {str(labels[i]): int(counts[i]) for i in np.argsort(-counts, kind="stable")}

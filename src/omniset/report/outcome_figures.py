@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from jaxtyping import Float, Int
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
-from omniset.report.figures import BLUE, GREY, dense_points, distinct, finite, panel, styled
+from omniset.report.figures import BLUE, GREY, ORANGE, dense_points, distinct, finite, panel, styled
 from omniset.report.plots import COLOURS
 from omniset.trials.outcomes import Bin, SizeGroup
 from omniset.trials.survival import Steps
@@ -117,6 +118,32 @@ def survival_curves(curves: Mapping[str, tuple[Steps, float]]) -> Figure:
     axes.set(xlabel="time", ylabel="share without the event", ylim=(0, 1.02))
     axes.set_xlim(left=0)
     figure.legend(loc="outside lower left", ncols=3, handlelength=2.2, columnspacing=1.2)
+    return figure
+
+
+@styled
+def importance_bars(
+    labels: Sequence[str],
+    values: Float[np.ndarray, " bars"],
+    low: Float[np.ndarray, " bars"],
+    high: Float[np.ndarray, " bars"],
+    threshold: Float[np.ndarray, " bars"],
+    xlabel: str,
+) -> Figure:
+    """Horizontal bars with intervals, the first on top, and beside each a mark at its threshold, where it has one."""
+    figure, axes = panel(6.4, 1.3 + 0.25 * max(len(labels), 2))
+    places = np.arange(len(labels))
+    axes.barh(places, values, color=BLUE, height=0.66, alpha=0.75, label="importance")
+    axes.hlines(places, low, high, color="#1b1f24", linewidth=1.2)
+    axes.vlines(threshold, places - 0.42, places + 0.42, color=ORANGE, linewidth=2, label="what chance reaches")
+    axes.axvline(0, color=GREY, linewidth=0.8)
+    axes.set_yticks(places, distinct(labels))
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.set_ylim(len(labels) - 0.4, -0.6)
+    axes.set(xlabel=xlabel)
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    figure.legend(loc="outside upper left", ncols=2)
     return figure
 
 

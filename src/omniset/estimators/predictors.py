@@ -1,4 +1,4 @@
-"""Classes of sets, or of their elements: `SetClassifier`."""
+"""Classes and numbers of sets, or of their elements: `SetClassifier` and `SetRegressor`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,18 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float
-from sklearn.base import ClassifierMixin
+from jaxtyping import Float, Float64, Shaped
+from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.metrics import r2_score
 from torch import Tensor
 
+from omniset.core.sets import Sets
 from omniset.core.stored import StoredSet
-from omniset.estimators import labels
+from omniset.estimators import inputs
 from omniset.estimators.base import SetEstimator, target_called
+from omniset.estimators.mixture import NumberMixture, columns_of_targets
+from omniset.estimators.model import SetModel
+from omniset.estimators.weights import losses_of
 from omniset.runs.devices import find
 from omniset.training import artefacts, schema
 
@@ -76,14 +81,14 @@ class SetClassifier(ClassifierMixin, SetEstimator):
             ValueError: A label that was not in training; weights as in `fit`.
         """
         collection, outputs = self._outputs(sets, None)
-        truth = labels.aligned(y, collection, self.level)[0]
-        weights = labels.weights_of_rows(sample_weight, collection, self.level)
+        truth = inputs.aligned(y, collection, self.level)[0]
+        weights = inputs.weights_of_rows(sample_weight, collection, self.level)
         shares = []
         for number, predicted in enumerate(self._labels(outputs)):
-            there = ~labels.missing(truth[:, number])
+            there = ~inputs.missing(truth[:, number])
             values = truth[there, number]
-            labels.require_trained(values, self._classes[number])
-            counts = labels.weights_of_labelled(weights, there)
+            inputs.require_trained(values, self._classes[number])
+            counts = inputs.weights_of_labelled(weights, there)
             shares.append(float(np.average(predicted[there] == values, weights=counts)))
         return float(np.mean(shares))
 
@@ -99,7 +104,7 @@ class SetClassifier(ClassifierMixin, SetEstimator):
     def columns(self, answers: Float[Tensor, "rows outputs"]) -> dict[str, np.ndarray]:
         return self._named(self._labels(answers), [part.numpy() for part in self.fitted().split(answers)])
 
-    def probable(self, sets: Any, like: SetEstimator) -> Float[np.ndarray, "sets outputs"]:
+    def probable(self, sets: Any, like: SetModel) -> Float[np.ndarray, "sets outputs"]:
         table = self.predict_table(sets)
         assert isinstance(like, SetClassifier)
         names = [name for columns in like.probability_columns().values() for name in columns.values()]
@@ -127,8 +132,8 @@ class SetClassifier(ClassifierMixin, SetEstimator):
         self._classes: list[np.ndarray] = []
         codes = np.full(y.shape, -1)
         for number, name in enumerate(self.targets_):
-            there = ~labels.missing(y[:, number])
-            if labels.continuous(y[there, number]):
+            there = ~inputs.missing(y[:, number])
+            if inputs.continuous(y[there, number]):
                 raise ValueError(
                     f"{target_called(name, len(self.targets_))} is continuous, numbers with fractions that are hardly "
                     "there twice: they are no classes; SetRegressor predicts numbers"
@@ -146,7 +151,7 @@ class SetClassifier(ClassifierMixin, SetEstimator):
         return [number / max(number.sum(), 1) for number in counts]
 
     def warn_of_classes(self, y: np.ndarray, codes: Tensor) -> None:
-        for doubt in labels.doubts(y, self.targets_, self.level):
+        for doubt in inputs.doubts(y, self.targets_, self.level):
             warnings.warn(doubt, stacklevel=3)
         for number, (name, classes) in enumerate(zip(self.targets_, self._classes, strict=True)):
             lacking = [c for i, c in enumerate(classes.tolist()) if not bool((codes[:, number] == i).any())]
@@ -156,6 +161,30 @@ class SetClassifier(ClassifierMixin, SetEstimator):
                     "model cannot learn it",
                     stacklevel=3,
                 )
+
+    def truth(self, y: Any, sets: Sets) -> Shaped[np.ndarray, "rows targets"]:
+        truth = inputs.aligned(y, sets, self.level)[0]
+        for column, classes in zip(truth.T, self.labels_.values(), strict=True):
+            inputs.require_trained(column[~inputs.missing(column)], np.asarray(classes))
+        return truth
+
+    def codes(self, truth: Shaped[np.ndarray, "sets targets"]) -> Shaped[np.ndarray, "sets columns"]:
+        codes = np.empty(truth.shape, dtype=np.int64)
+        for number, (column, classes) in enumerate(zip(truth.T, self.labels_.values(), strict=True)):
+            places = {str(label): place for place, label in enumerate(classes)}
+            codes[:, number] = [places[str(label)] for label in column.tolist()]
+        return codes
+
+    def losses(
+        self, outputs: Float64[np.ndarray, "sets outputs"], codes: Shaped[np.ndarray, "sets columns"]
+    ) -> Float64[np.ndarray, "sets targets"]:
+        parts = columns_of_targets(self.fitted().widths)
+        return np.stack([losses_of(outputs[None, :, p], y)[0] for p, y in zip(parts, codes.T, strict=True)], 1)
+
+    def _require_spread(self, targets: Shaped[Tensor, "sets targets"], groups: inputs.Groups, left_out: bool) -> None:
+        for (name, classes), codes in zip(self.labels_.items(), targets.numpy().T, strict=True):
+            of_class = {label: np.unique(groups[codes == code]).tolist() for code, label in enumerate(classes)}
+            inputs.require_spread(name, of_class)
 
     def explained(self, group: Sequence[StoredSet], target: Any) -> Any:
         if target is not None:
@@ -184,3 +213,92 @@ class SetClassifier(ClassifierMixin, SetEstimator):
             raise ValueError(
                 f"fitted.classes must be as many as the outputs of each target, {fitted['widths']}, got {numbers}"
             )
+
+
+class SetRegressor(RegressorMixin, SetEstimator):
+    """Predict one or several numbers for a set. Arguments and attributes are those of SetEstimator."""
+
+    classifies = False
+    MIXTURE = NumberMixture
+
+    def predict(self, sets: Any, shard_size: int | None = None) -> Any:
+        """The targets: (B,) if y was one number per set, else (B, targets). level="element": a row per row of the
+        table, or one array per set.
+        """
+        collection, outputs = self._outputs(sets, shard_size)
+        values = self._values(outputs)
+        return self._shaped(values[:, 0] if self.single_ else values, collection)
+
+    def score(self, sets: Any, y: Any, sample_weight: Any = None) -> float:
+        """R2, averaged over targets. Elements without a label are left out.
+
+        Args:
+            sample_weight: (B,) how much each set counts, with all its elements.
+
+        Raises:
+            ValueError: Weights as in `fit`.
+        """
+        collection, outputs = self._outputs(sets, None)
+        truth = inputs.numbers(inputs.aligned(y, collection, self.level)[0])
+        weights = inputs.weights_of_rows(sample_weight, collection, self.level)
+        scores = []
+        for true, predicted in zip(truth.T, self._values(outputs).T, strict=True):
+            there = np.isfinite(true)
+            counts = inputs.weights_of_labelled(weights, there)
+            scores.append(r2_score(true[there], predicted[there], sample_weight=counts))
+        return float(np.mean(scores))
+
+    def _values(self, outputs: Tensor) -> np.ndarray:
+        return self.fitted().targets.undo(outputs).double().numpy()
+
+    def _columns(self, outputs: Tensor) -> dict[str, np.ndarray]:
+        return dict(zip(self.targets_, self._values(outputs).T, strict=True))
+
+    def columns(self, answers: Float[Tensor, "rows outputs"]) -> dict[str, np.ndarray]:
+        return dict(zip(self.targets_, answers.double().numpy().T, strict=True))
+
+    def probable(self, sets: Any, like: SetModel) -> Float[np.ndarray, "sets outputs"]:
+        return self.predict_table(sets)[like.targets_].to_numpy(np.float64)
+
+    def constant(self, rows: int) -> pd.DataFrame:
+        return pd.DataFrame({name: np.repeat(p, rows) for name, p in zip(self.targets_, self.prior_, strict=True)})
+
+    def prior_of(self, targets: Tensor, widths: list[int]) -> list[np.ndarray]:
+        columns = [column[column.isfinite()].double().numpy() for column in targets.T]
+        return [np.array([values.mean() if len(values) else 0.0]) for values in columns]
+
+    def _encode_targets(self, y: np.ndarray) -> tuple[Tensor, list[int]]:
+        values = inputs.numbers(y)
+        bad = np.isinf(values) if self.level == "element" else ~np.isfinite(values)
+        if bad.any():
+            row, column = np.argwhere(bad)[0]
+            at = f"[{row}]" if self.single_ else f"[{row}, {column}]"
+            raise ValueError(f"y{at} is {values[row, column]}: targets must be finite")
+        for number, name in enumerate(self.targets_):
+            column = values[:, number][np.isfinite(values[:, number])]
+            if not len(column) or (column == column[0]).all():
+                raise ValueError(
+                    f"{target_called(name, len(self.targets_))} is constant in {len(column)} samples: nothing to learn"
+                )
+        return torch.as_tensor(values, dtype=torch.float32), [1] * values.shape[1]
+
+    def truth(self, y: Any, sets: Sets) -> Shaped[np.ndarray, "rows targets"]:
+        return inputs.numbers(inputs.aligned(y, sets, self.level)[0])
+
+    def codes(self, truth: Shaped[np.ndarray, "sets targets"]) -> Shaped[np.ndarray, "sets columns"]:
+        return truth
+
+    def losses(
+        self, outputs: Float64[np.ndarray, "sets outputs"], codes: Shaped[np.ndarray, "sets columns"]
+    ) -> Float64[np.ndarray, "sets targets"]:
+        return np.square(outputs - codes)
+
+    def explained(self, group: Sequence[StoredSet], target: Any) -> Any:
+        return 0 if target is None else self.output_of(target)
+
+    def output_of(self, target: Any) -> int:
+        if target in self.targets_:
+            return self.targets_.index(target)
+        if not isinstance(target, int) or not 0 <= target < len(self.targets_):
+            raise ValueError(f"target must be one of {self.targets_}, or its number, got {target!r}")
+        return target
