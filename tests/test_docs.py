@@ -253,7 +253,7 @@ def test_formats_are_those_on_the_genomes_page():
 
 
 def test_columns_are_those_on_the_genomes_page():
-    from omniset.genomes.cohort import SUMMARY
+    from omniset.genomes.completion import SUMMARY
 
     text = (DOCS / "genomes.md").read_text(encoding="utf-8")
     table = text[text.index("`summary`, one row per genome") : text.index("## How to read it")]
