@@ -155,7 +155,7 @@ def test_genomes_page_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     small = {
         "simulate": ["--genomes=40", "--families=60", "--mags=6"],
-        "fit": ["--dim=8", "--num_heads=2", "--depth=1", "--epochs=1", "--device=cpu", "--progress=false"],
+        "fit": ["--epochs=1", "--device=cpu", "--progress=false"],
         "complete": ["--progress=false"],
         "explain": ["--progress=false"],
     }
