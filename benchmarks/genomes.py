@@ -1,5 +1,5 @@
 """The genome system on archaea: our model beside every baseline on held-out families; what the commands cost; how
-precision depends on how complete the references are themselves; what training with other losses does; what learning
+precision depends on how complete the references are themselves; what learning
 anew from all genomes does for relatives of those that were kept back; and the document's architecture, trained long.
 
 The data is found through the environment variable OMNISET_DATA. The rows of each seed, and models, are kept in
@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from benchmarks.genome_baselines import OTHER_BASELINES
 from benchmarks.memory import measure
 from benchmarks.results import ROOT, record
 
@@ -37,7 +38,6 @@ OF_RELATIVES = ((95.0, 0.0), (70.0, 0.0), (50.0, 0.0), (70.0, 5.0))
 FIRST = "omniset-first"  # before it learned anew
 TRAINED = ("pca", "autoencoder", "mean")
 OTHERS = ("knn-likelihood", "pca", "mean")
-COPIES = "omniset-copies"  # trained with losses of copies alone
 TOLD = "omniset-told"  # was told how complete the genomes are that it learned from
 # Learned from genomes that are made incomplete, and taken for complete; or known not to be, within five points.
 POOR, POOR_TOLD = "omniset-poor", "omniset-poor-told"
@@ -72,11 +72,12 @@ def main(seed: int = 0) -> None:
 def evaluated(table: Path, metadata: Path, seed: int) -> dict[str, Any]:
     """Every method under every condition."""
     from omniset.genomes import read_qualities, read_table, read_taxonomy
-    from omniset.genomes.evaluate import evaluate
+    from omniset.genomes.evaluate import DEFAULT, evaluate
     from omniset.runs.files import plain
 
     genomes, about = read_table(table), (read_taxonomy(metadata), read_qualities(metadata))
-    evaluation = evaluate(genomes, *about, seed=seed, folder=KEPT, resume=True, say=print)
+    methods = (*DEFAULT, *OTHER_BASELINES)
+    evaluation = evaluate(genomes, *about, methods=methods, seed=seed, folder=KEPT, resume=True, say=print)
     found = evaluation.numbers()
     found["scores"] = recorded(found["scores"])
     compared = {(gate["condition"], gate["score"]) for gate in found["gates"] if gate["opponent"]}
@@ -107,7 +108,6 @@ class Split:
         table: Path,
         metadata: Path,
         seed: int,
-        losses: str = "copies",
         told: bool = False,
         poor: bool = False,
         anew: bool = False,
@@ -118,17 +118,18 @@ class Split:
 
         genomes, taxonomy, quality = read_table(table), read_taxonomy(metadata), read_qualities(metadata)
         # Validation genomes stay out of the model, unless it learns anew from all.
-        completer = GenomeCompleter(seed=seed, losses=losses, refit=anew, progress=False)  # type: ignore[arg-type]
+        completer = GenomeCompleter(seed=seed, refit=anew, progress=False)
         clades = Clades.of(genomes.counts, taxonomy, genomes.names, completer.clade)
         parts = split(clades.groups, (0.2, completer.validation_fraction), np.random.default_rng(seed))
         train, self.test, validation = parts
-        kept = KEPT / "_".join(["model", str(seed), losses, *["told"] * told, *["poor"] * poor, *["anew"] * anew])
+        kept = KEPT / "_".join(["model", str(seed), *["told"] * told, *["poor"] * poor, *["anew"] * anew])
         if (kept / "config.json").exists():
             completer = GenomeCompleter.load(kept)
         else:
             print(f"split {seed}: training, {kept.name}", flush=True)
             learned, about = poorer(genomes, quality, seed) if poor else (genomes, quality)
-            completer.fit_split(learned, taxonomy, clades, train, validation, quality=about if told else None)
+            how = {"quality": about if told else None, "also": ["knn-likelihood"]}
+            completer.fit_split(learned, taxonomy, clades, train, validation, **how)
             print(completer.notes_, flush=True)
             completer.save(kept)
         self.completer, self.seed = completer, seed
@@ -147,8 +148,8 @@ class Split:
         Args:
             methods: What validation says, by the name that rows are given.
         """
-        from omniset.genomes.calibration import apply_all
-        from omniset.genomes.scores import CONDITIONS, of_genomes
+        from omniset.genomes.evaluate import CONDITIONS, of_genomes
+        from omniset.genomes.training import apply_all
 
         suite = self.completer.network_
         about = {"kind": condition.stated, "lost": condition.lost}
@@ -163,7 +164,7 @@ class Split:
 
     def level(self, condition: Any) -> Any:
         """What validation says at a condition."""
-        from omniset.genomes.calibration import at_quality
+        from omniset.genomes.thresholds import at_quality
 
         return at_quality(self.completer.levels_, *condition.level)
 
@@ -188,9 +189,8 @@ def whole(table: Path, metadata: Path, seed: int) -> dict[str, Any]:
     """How often additions are right, by how complete the test genomes are themselves, of a model that was told how
     complete those are that it learned from, and of one that was not.
     """
-    from omniset.genomes.evaluate import Evaluation
+    from omniset.genomes.evaluate import CONDITIONS, Evaluation, of_whole
     from omniset.genomes.metadata import WHOLE as LEAST
-    from omniset.genomes.scores import CONDITIONS, of_whole
     from omniset.runs.files import plain
     from omniset.trials.comparison import OURS
 
@@ -227,8 +227,8 @@ def poor(table: Path, metadata: Path, seed: int) -> dict[str, Any]:
     """Learning from genomes that are made incomplete: taken for complete, or told how complete they are; beside
     learning from the same genomes as they are. Tested on genomes that are whole themselves.
     """
+    from omniset.genomes.evaluate import CONDITIONS, SCORES
     from omniset.genomes.metadata import WHOLE as LEAST
-    from omniset.genomes.scores import CONDITIONS, SCORES
     from omniset.runs.files import plain
     from omniset.trials.comparison import OURS, Comparison
 
@@ -271,9 +271,8 @@ def together(table: Path, metadata: Path, seed: int) -> dict[str, Any]:
     """Test genomes completed one by one, and together: each is then a reference of the others too. The model is as
     users have it: its mixture has seen relatives of its references, and it has learned anew from all genomes.
     """
-    from omniset.genomes.calibration import Noisy, degraded
-    from omniset.genomes.scores import CONDITIONS, SCORES, of_genomes
-    from omniset.genomes.together import each_with_others
+    from omniset.genomes.evaluate import CONDITIONS, SCORES, of_genomes
+    from omniset.genomes.training import Noisy, degraded
     from omniset.runs.files import plain
     from omniset.trials.comparison import OURS, Comparison
 
@@ -292,7 +291,7 @@ def together(table: Path, metadata: Path, seed: int) -> dict[str, Any]:
             with torch.no_grad():
                 for name, method in WITH_OTHERS.items():
                     odds[name] = [suite[method](observed).numpy() for observed in batches]
-                for _, observed in each_with_others(suite.references, suite.noise, batches):
+                for _, observed in suite.references.each_with_others(suite.noise, batches):
                     for name, method in WITH_OTHERS.items():
                         odds[TOGETHER[name]].append(suite[method](observed).numpy())
             for method, parts in odds.items():
@@ -319,7 +318,7 @@ def ranks(table: Path, metadata: Path, seed: int) -> dict[str, Any]:
     with it. By how much is chosen on other genomes: of families that no method had seen, or out of those learned from,
     which may not be compared with themselves.
     """
-    from omniset.genomes.scores import SCORES
+    from omniset.genomes.evaluate import SCORES
     from omniset.runs.files import plain
     from omniset.trials.comparison import Comparison
 
@@ -357,7 +356,7 @@ class Ranked:
 
     def __call__(self, rows: np.ndarray, method: str, nats: float) -> pd.DataFrame:
         """Scores; no genome is compared with itself."""
-        from omniset.genomes.calibration import degraded
+        from omniset.genomes.training import degraded
 
         split, suite = self.split, self.split.completer.network_
         noisy, likelihood, more = [], suite.references.likelihood, {}
@@ -379,36 +378,14 @@ class Ranked:
         return np.cumprod((asked == told) & (asked != ""), axis=2).sum(2)
 
 
-def losses(table: Path, metadata: Path, seed: int) -> dict[str, Any]:
-    """Training with genes lost in four ways beside the default, on one split."""
-    from omniset.genomes.noise import LOSSES
-    from omniset.genomes.scores import CONDITIONS, LOSSY, SCORES
-    from omniset.runs.files import plain
-    from omniset.trials.comparison import OURS, Comparison
-
-    frames = []
-    for name, trained in ((OURS, "mixed"), (COPIES, "copies")):
-        one = Split(table, metadata, seed, trained)
-        for condition in CONDITIONS:
-            if condition.level in LOSSY and condition.kind in ("known", *LOSSES):
-                print(f"losses {trained}: {condition.name}", flush=True)
-                frames.append(one.rows(condition, {name: one.level(condition)}))
-    rows = pd.concat(frames, ignore_index=True)
-    compared = Comparison(rows, SCORES, "clade", "clade", ("seed", "genome"), [COPIES])
-    shown = ("auprc_missing", "recall_missing", "f1", "ece_missing", "missing_error", "covered")
-    found = compared.numbers()
-    return plain({key: [row for row in found[key] if row["score"] in shown] for key in ("scores", "differences")})
-
-
 def relatives(table: Path, metadata: Path, seed: int) -> dict[str, Any]:
     """Genomes whose relatives were kept back for validation, and as many whose relatives were learned from: what
     learning anew from all genomes does for both.
     """
-    from omniset.genomes import GenomeCompleter, learning, read_table, read_taxonomy
-    from omniset.genomes.calibration import degraded
+    from omniset.genomes import GenomeCompleter, read_table, read_taxonomy
+    from omniset.genomes.evaluate import SCORES
     from omniset.genomes.metadata import lineages
-    from omniset.genomes.scores import SCORES
-    from omniset.genomes.training import Clades, split
+    from omniset.genomes.training import Clades, degraded, split
     from omniset.runs.files import plain
     from omniset.trials.comparison import OURS, Comparison
 
@@ -423,9 +400,9 @@ def relatives(table: Path, metadata: Path, seed: int) -> dict[str, Any]:
         asked["kept back"] = rng.choice(parts[1], len(parts[1]) // 2, replace=False)
         train, validation = (np.setdiff1d(part, test) for part, test in zip(parts, asked.values(), strict=True))
         first.fit_split(genomes, taxonomy, clades, train, validation)
-        anew.fit_split(genomes, taxonomy, clades, train, validation, also=TRAINED)
+        anew.fit_split(genomes, taxonomy, clades, train, validation, also=("knn-likelihood", *TRAINED))
         everything = np.sort(np.concatenate([train, validation]))
-        known, _ = learning.genomes_of(anew, genomes, clades, everything, everything[:0])
+        known, _ = anew.genomes_of(genomes, clades, everything, everything[:0])
         named = lineages(taxonomy, genomes.names)[anew.clade].to_numpy()
         for (group, test), level in product(asked.items(), OF_RELATIVES):
             noisy = list(degraded(known, test, level, "known", number))
@@ -462,8 +439,8 @@ def _of_relatives(first: Any, anew: Any) -> dict[str, Any]:
 
 
 def _scores_of(genomes: Any, noisy: list[Any], predict: Any) -> pd.DataFrame:
-    from omniset.genomes.calibration import Noisy
-    from omniset.genomes.scores import of_genomes
+    from omniset.genomes.evaluate import of_genomes
+    from omniset.genomes.training import Noisy
 
     rows = np.concatenate([some for some, _, _ in noisy])
     with torch.no_grad():
@@ -479,11 +456,9 @@ def trained_long(table: Path, metadata: Path, seed: int) -> dict[str, Any]:
     the document's own noise.
     """
     from omniset.genomes import GenomeCompleter, GenomeTable, read_table, read_taxonomy
-    from omniset.genomes.calibration import apply_all
+    from omniset.genomes.evaluate import CONDITIONS, SCORES, of_genomes
     from omniset.genomes.metadata import lineages
-    from omniset.genomes.scores import CONDITIONS, SCORES, of_genomes
-    from omniset.genomes.suite import TRAINING
-    from omniset.genomes.training import Clades, Genomes, split
+    from omniset.genomes.training import TRAINING, UNTRAINED, Clades, Genomes, apply_all, split
     from omniset.runs.files import plain
     from omniset.trials.comparison import Comparison
 
@@ -495,7 +470,7 @@ def trained_long(table: Path, metadata: Path, seed: int) -> dict[str, Any]:
     drawn = np.sort(rng.choice(frequent, VOCABULARY, replace=False))
     genomes = GenomeTable(genomes.names, [genomes.families[i] for i in drawn], genomes.counts[:, drawn].tocsr())
     with patch.dict(TRAINING["seed"], epochs=LONG):
-        also = [name for name in OF_SEED if name in TRAINING]
+        also = [name for name in OF_SEED if name in (*UNTRAINED, *TRAINING)]
         where = {"folder": KEPT / "seed", "resume": True}
         completer.fit_split(genomes, taxonomy, clades, train, validation, also=also, **where)
     suite, known = completer.network_, Genomes(completer.columns(genomes), clades, train, validation)
@@ -592,7 +567,6 @@ PARTS = {
     "poor": ("genomes_poor", poor),
     "together": ("genomes_together", together),
     "ranks": ("genomes_ranks", ranks),
-    "losses": ("genomes_losses", losses),
     "relatives": ("genomes_relatives", relatives),
     "seed": ("genomes_seed", trained_long),
     "costs": ("genomes_costs", costs),

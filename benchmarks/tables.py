@@ -555,28 +555,6 @@ def genomes_seed(found: dict[str, Any]) -> list[str]:
     ]
 
 
-def genomes_losses(found: dict[str, Any]) -> list[str]:
-    scores = by_place(found)
-    differences = {(row["condition"], row["score"]): row for row in found["differences"]}
-    shown = {
-        "auprc_missing": "AUPRC",
-        "ece_missing": "ECE",
-        "missing_error": "number off by",
-        "covered": "sizes in interval",
-    }
-    lines = [
-        "| genes are lost | " + " | ".join(f"{title} | difference" for title in shown.values()) + " |",
-        "|---|" + "---|---|" * len(shown),
-    ]
-    for condition in dict.fromkeys(row["condition"] for row in found["scores"]):
-        cells = []
-        for score in shown:
-            cells.append(_share(scores[condition, score, "omniset"]["value"]))
-            cells.append(_with_ends(differences[condition, score], "+.3f"))
-        lines.append(f"| {condition} | {' | '.join(cells)} |")
-    return lines
-
-
 def genomes_relatives(found: dict[str, Any]) -> list[str]:
     scores = by_place(found)
     gaps = {(r["condition"], r["other"]): r for r in found["differences"] if r["score"] == "auprc_missing"}
@@ -1057,7 +1035,6 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "genomes_together": ("genomes_together.json", genomes_together),
     "genomes_ranks": ("genomes_ranks.json", genomes_ranks),
     "genomes_seed": ("genomes_seed.json", genomes_seed),
-    "genomes_losses": ("genomes_losses.json", genomes_losses),
     "genomes_relatives": ("genomes_relatives.json", genomes_relatives),
     "genomes_costs": ("genomes_costs.json", genomes_costs),
     "cells_kang": ("cells/kang.json", cells),

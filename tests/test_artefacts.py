@@ -50,7 +50,7 @@ def artefact(saved, tmp_path):
 
 def genomes():
     made = simulate_genomes(genomes=61, families=83, mags=2)
-    few = {"dim": 8, "num_heads": 2, "depth": 1, "epochs": 1, "progress": False, "device": "cpu"}
+    few = {"epochs": 1, "progress": False, "device": "cpu"}
     return GenomeCompleter(**few).fit(pd.DataFrame(made.counts, made.genomes, made.families))
 
 

@@ -17,7 +17,6 @@ import torch
 from omniset import SetClassifier
 from omniset.cli import main
 from omniset.core import bounded
-from omniset.genomes.trees import read_newick
 from omniset.regions.formats.connectivity import read_connectivity
 from omniset.tables import files, point_clouds
 from omniset.tables.counts import read_feature_table
@@ -161,7 +160,6 @@ HELD = {
     "a.npz": (npy, read_gene_vectors, "write it by numpy.savez, which does not pack"),
     "c.npz": (square, read_connectivity, "write it by numpy.savez, which does not pack"),
     "a.pt": (tensor, open_sets, "torch.save does not pack, write it by that"),
-    "a.nwk.gz": (packed_text, read_newick, "unpack it"),
     "images.gz": (packed_text, point_clouds.read_idx, "unpack it"),
     "a.mat": (matlab, read_connectivity, "save it with -v6"),
     "a.biom": (biom, read_feature_table, "unpack it, as by h5repack -f NONE"),
@@ -187,9 +185,7 @@ def test_a_pipe_is_no_file(name, tmp_path, capsys):
     assert capsys.readouterr().err.startswith(f"omniset: error: {name} is a pipe or a device, it must be a file")
 
 
-@pytest.mark.parametrize(
-    "read", [read_gene_vectors, read_newick, read_connectivity, read_feature_table, files.TextFile]
-)
+@pytest.mark.parametrize("read", [read_gene_vectors, read_connectivity, read_feature_table, files.TextFile])
 @pytest.mark.parametrize("ending", [".csv", ".npy", ".npz", ".mat", ".biom", ".parquet"])
 def test_a_device_is_no_file(read, ending, tmp_path):
     (path := tmp_path / f"a{ending}").symlink_to("/dev/zero")

@@ -100,10 +100,10 @@ SYSTEMS = [
     System(
         "genomes",
         "genomes simulate --out sim --genomes 60 --families 61 --mags 3",
-        f"fit sim/families.tsv --taxonomy sim/taxonomy.tsv --epochs 2 --clade genus {TINY}",
+        f"fit sim/families.tsv --taxonomy sim/taxonomy.tsv --epochs 2 --clade genus {QUIET}",
         f"complete sim/mags.tsv --out used {QUIET}",
         "evaluate sim/families.tsv --taxonomy sim/taxonomy.tsv --seeds 1 --epochs 1 --methods pca --clade genus "
-        f"{TINY}",
+        f"{QUIET}",
         CompleterOptions,
     ),
     System(

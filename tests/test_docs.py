@@ -155,7 +155,7 @@ def test_genomes_page_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     small = {
         "simulate": ["--genomes=40", "--families=60", "--mags=6"],
-        "fit": ["--dim=8", "--num_heads=2", "--depth=1", "--epochs=1", "--device=cpu", "--progress=false"],
+        "fit": ["--epochs=1", "--device=cpu", "--progress=false"],
         "complete": ["--progress=false"],
         "explain": ["--progress=false"],
     }
@@ -253,7 +253,7 @@ def test_formats_are_those_on_the_genomes_page():
 
 
 def test_columns_are_those_on_the_genomes_page():
-    from omniset.genomes.cohort import SUMMARY
+    from omniset.genomes.completion import SUMMARY
 
     text = (DOCS / "genomes.md").read_text(encoding="utf-8")
     table = text[text.index("`summary`, one row per genome") : text.index("## How to read it")]

@@ -29,7 +29,7 @@ from omniset.training.sets import SetBatches, SetModule
 ROOT = Path(__file__).parents[1]
 SMALL = ["--method=ust", "--dim=8", "--num_heads=2", "--depth=1", "--num_inducing=3", "--device=cpu"]
 FIT = ["--epochs=2", "--batch_size=5", "--strategy=ddp", *SMALL]
-GENOMES = ["--epochs=2", "--clade=genus", "--dim=8", "--num_heads=2", "--depth=1", "--device=cpu", "--progress=false"]
+GENOMES = ["--epochs=2", "--clade=genus", "--device=cpu", "--progress=false"]
 # Training has 29 sets and validation 8, in batches of 7: the last batch of each is a single set.
 CASES = {
     "classes": {"widths": (3, 2), "balanced": True, "epochs": 3},

@@ -3,24 +3,24 @@
 import numpy as np
 import pandas as pd
 import pytest
-from genome_oracle import FRAME, fit_split, some_counts, some_frame
+from genome_oracle import EVERY, FRAME, fit_split, some_counts, some_frame
 
-from omniset.genomes import suite
-from omniset.genomes.calibration import LEVELS
+from omniset.genomes import training
+from omniset.genomes.thresholds import LEVELS
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _quickly():
     """Baselines need not be trained well."""
     with pytest.MonkeyPatch.context() as patch:
-        for options in suite.TRAINING.values():
+        for options in training.TRAINING.values():
             patch.setitem(options, "epochs", 1)
         yield
 
 
 @pytest.fixture(scope="session")
 def completer():
-    return fit_split(also=["pca", "autoencoder"], levels=LEVELS)
+    return fit_split(also=EVERY[1:], levels=LEVELS)
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@ plain loops over one genome and one family at a time.
 """
 
 import bz2
+import contextlib
 import functools
 import gzip
 import lzma
@@ -13,14 +14,11 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from omniset.genomes import GenomeCompleter, GenomeTable, calibration
+from omniset.genomes import GenomeCompleter, GenomeTable, thresholds
 from omniset.genomes.noise import LEAST_FOREIGN, LEAST_MISSED, NoiseModel, Observed
-from omniset.genomes.suite import Suite
-from omniset.genomes.training import Clades
+from omniset.genomes.training import UNTRAINED, Clades, Suite
 
-SIZES = {"encoder": None, "dim": 6, "depth": 2, "num_heads": 2, "num_inducing": 3, "encoder_options": None}
-TRAINED = ("evidence", "seed", "pca", "autoencoder", "autoencoder-evidence")
-UNTRAINED = ("as-is", "prevalence", "prevalence-bayes", "knn", "knn-likelihood")
+TRAINED = ("evidence", "seed", "pca")
 FAMILIES = 41  # a prime that is no other size, so that the families' axis of a tensor is known by it
 
 
@@ -56,12 +54,12 @@ def observed_of(counts, completeness=None, contamination=None, excluded=None, se
     return Observed(torch.as_tensor(np.asarray(counts)).double(), *told, excluded)
 
 
-def suite_of(names=TRAINED, counts=None, references=None, seed=0, random=True, double=True, **sizes):
+def suite_of(names=TRAINED, counts=None, references=None, seed=0, random=True, double=True):
     """All methods, fitted to complete genomes, their weights then drawn at random."""
     counts = some_counts() if counts is None else counts
     references = counts[:23] if references is None else references
     torch.manual_seed(seed)
-    suite = Suite(counts.shape[1], len(references), list(names), SIZES | sizes)
+    suite = Suite(counts.shape[1], len(references), [*UNTRAINED, *names])
     suite = suite.double() if double else suite  # before it is fitted, to be exact
     suite.noise.load_state_dict(noise_of(counts).state_dict())
     suite.references.fit(sp.csr_array(references))
@@ -209,21 +207,10 @@ def write(path, text):
 # ---------------------------------------------------------------------- a small completer
 
 SMALL = {
-    **{"dim": 6, "depth": 1, "num_heads": 2, "num_inducing": 3, "epochs": 1, "batch_size": 7, "device": "cpu"},
+    **{"epochs": 1, "batch_size": 7, "device": "cpu"},
     **{"far": "keep", "validation_fraction": 0.2, "progress": False},
 }
-EVERY = (
-    "model",
-    "evidence",
-    "as-is",
-    "prevalence",
-    "prevalence-bayes",
-    "knn",
-    "knn-likelihood",
-    "pca",
-    "autoencoder",
-    "auto",
-)
+EVERY = ("evidence", *UNTRAINED, "pca")
 SPLIT = (np.arange(24)[np.arange(24) % 6 < 5], np.arange(24)[np.arange(24) % 6 == 5])
 FRAME, TAXONOMY = some_frame(), some_taxonomy()
 FRAME = FRAME.loc[:, (FRAME.iloc[SPLIT[0]] > 0).any()]  # families that are in the vocabulary
@@ -238,5 +225,15 @@ def fit_split(frame=FRAME, also=(), architecture="evidence", levels=((90.0, 5.0)
     clades = Clades.of_taxonomy(TAXONOMY, found.names, "family")
     model = GenomeCompleter(architecture, **(SMALL | options))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(calibration, "LEVELS", list(levels))
+        patch.setattr(thresholds, "LEVELS", list(levels))
         return model.fit_split(found, TAXONOMY, clades, *SPLIT, also=also)
+
+
+@contextlib.contextmanager
+def by(completer, method):
+    """While it is open, the completer completes by another of the methods that it was fitted with."""
+    own, completer.architecture = completer.architecture, method
+    try:
+        yield completer
+    finally:
+        completer.architecture = own

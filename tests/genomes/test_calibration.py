@@ -10,24 +10,10 @@ import torch
 from genome_oracle import corrected, rates, some_counts, suite_of
 from scipy import stats
 
-from omniset.genomes import calibration
-from omniset.genomes.calibration import (
-    GRID,
-    LEVELS,
-    LOSSES,
-    Level,
-    Noisy,
-    apply_all,
-    at_quality,
-    clade_weights,
-    degraded,
-    mean_cross_entropy,
-    of_json,
-    reliability,
-    to_json,
-)
-from omniset.genomes.noise import lose_runs
-from omniset.genomes.training import ERROR, Clades, Genomes
+from omniset.genomes import thresholds
+from omniset.genomes.noise import LOSSES, cross_entropy, lose_runs
+from omniset.genomes.thresholds import GRID, LEVELS, Level, at_quality, of_json, reliability, to_json
+from omniset.genomes.training import ERROR, Clades, Genomes, apply_all, degraded
 
 SIGMAS = 4.5
 SOME_LEVELS = [(90.0, 0.0), (40.0, 60.0)]
@@ -48,8 +34,8 @@ def genomes():
 
 @pytest.fixture(scope="module")
 def methods():
-    suite = suite_of(["autoencoder-evidence"], double=False)  # which says anything
-    return {name: suite[name] for name in ("autoencoder-evidence", "knn", "prevalence-bayes", "as-is")}
+    suite = suite_of(["pca"], double=False)  # which says anything
+    return {name: suite[name] for name in ("pca", "knn", "prevalence-bayes", "as-is")}
 
 
 def level(c=70.0, q=5.0, added=None, removed=None, **others):
@@ -60,7 +46,6 @@ def level(c=70.0, q=5.0, added=None, removed=None, **others):
         "novelty": 0.5,
         "ece": 0.01,
         "bins": [(3, 0.05, 0.1)] * 10,
-        "loss": {"knn": 0.1},
     }
     return Level(c, q, added or nothing, removed or nothing, **(values | others))
 
@@ -191,16 +176,16 @@ def test_precision_by_hand(rng):
     p = np.concatenate([rng.random(400), GRID, rng.uniform(0.9, 1, 200 - len(GRID))]).reshape(12, 50)
     right, possible = rng.random(p.shape) < p, rng.random(p.shape) < 0.7
     groups = np.array([4, 4, 4, 1, 1, 7, 7, 7, 7, 2, 2, 2])
-    bounds, expected = (f(p, right, possible, groups) for f in (calibration.precision_bounds, precision_by_hand))
+    bounds, expected = (f(p, right, possible, groups) for f in (thresholds.precision_bounds, precision_by_hand))
     assert [f is None for f in bounds] == [e is None for e in expected]
     assert 0 < sum(f is None for f in bounds) < len(GRID)
     assert [f for f in bounds if f is not None] == pytest.approx([e for e in expected if e is not None])
-    alone = calibration.precision_bounds(
+    alone = thresholds.precision_bounds(
         p, right, possible, np.zeros(12, dtype=int)
     )  # of one clade, genomes are what varies
     assert alone[0] == pytest.approx(precision_by_hand(p, right, possible, np.arange(12))[0])
     nothing = np.zeros((3, 5))
-    assert calibration.precision_bounds(nothing, nothing > 0, nothing > 0, np.arange(3)) == [None] * len(GRID)
+    assert thresholds.precision_bounds(nothing, nothing > 0, nothing > 0, np.arange(3)) == [None] * len(GRID)
 
 
 def test_precision_is_a_lower_bound(rng):
@@ -209,7 +194,7 @@ def test_precision_is_a_lower_bound(rng):
     for _ in range(300):
         share = rng.beta(8, 2, 9)  # of each clade; the mean is 0.8
         right = rng.random((9, 400)) < share[:, None]
-        below += calibration.precision_bounds(np.full((9, 400), 0.7), right, right | True, np.arange(9))[0] < 0.8
+        below += thresholds.precision_bounds(np.full((9, 400), 0.7), right, right | True, np.arange(9))[0] < 0.8
     assert 0.85 < below / 300 < 0.96
 
 
@@ -231,20 +216,18 @@ def test_thresholds():
 
 def test_clades_count_alike():
     groups = np.array([3, 3, 3, 8, 1, 1, 3])
-    weights = clade_weights(groups)
+    clades = Clades(np.stack([groups] * 3, 1))
+    weights = clades.weights(np.arange(7))
     assert weights.mean() == pytest.approx(1)
     assert [weights[groups == g].sum() for g in (3, 8, 1)] == pytest.approx([7 / 3] * 3)
-    assert len(clade_weights(groups[:0])) == 0
+    assert len(clades.weights(np.arange(0))) == 0
 
 
 def test_what_validation_says_between_levels():
-    levels = [
-        level(c, q, novelty=c + 7 * q, loss={"knn": c * q}, added=[c / 100 - q / 200] * len(GRID)) for c, q in LEVELS
-    ]
+    levels = [level(c, q, novelty=c + 7 * q, added=[c / 100 - q / 200] * len(GRID)) for c, q in LEVELS]
     for c, q in ((97.6, 2.4), (79.9, 0.0), (80.1, 0.0), (61.0, 7.5), (90.0, 10.0)):
         mixed = at_quality(levels, c, q)
         assert mixed.novelty == pytest.approx(c + 7 * q)  # bilinear functions are met exactly
-        assert mixed.loss["knn"] == pytest.approx(c * q)
         assert mixed.added == pytest.approx([c / 100 - q / 200] * len(GRID))
     for c, q, expected in ((0.0, 99.0, (50, 10)), (100.0, 0.0, (100, 0)), (70.0, 5.0, (70, 5))):
         there = at_quality(levels, c, q)  # beyond the levels, and at them
@@ -266,21 +249,23 @@ def test_cross_entropy_by_hand(rng):
 
 
 def mean_of(log_odds, truth):
-    return mean_cross_entropy(Noisy(np.arange(len(truth)), truth, truth, log_odds, np.zeros(len(truth))))
+    return float(cross_entropy(torch.from_numpy(log_odds).double(), torch.from_numpy(truth).double()).mean())
 
 
 # ---------------------------------------------------------------------- calibration
 
 
-def calibrate(methods, main, genomes, seed, levels=SOME_LEVELS):
+def calibrate(methods, genomes, seed, levels=SOME_LEVELS):
+    """Of the first method; another one may have the references."""
+    method, *others = methods.values()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(calibration, "LEVELS", levels)
-        return calibration.calibrate(methods, main, genomes, seed)[0]
+        patch.setattr(thresholds, "LEVELS", levels)
+        return thresholds.calibrate(method, genomes, seed, references=others[0].references if others else None)[0]
 
 
 @pytest.fixture(scope="module")
 def calibrated(genomes, methods):
-    return calibrate(methods, "autoencoder-evidence", genomes, 4)
+    return calibrate(methods, genomes, 4)
 
 
 def test_calibration_by_hand(genomes, methods, calibrated):
@@ -288,7 +273,7 @@ def test_calibration_by_hand(genomes, methods, calibrated):
     rows = genomes.validation
     for number, one in enumerate(calibrated):
         noisy = apply_all(methods, genomes, rows, SOME_LEVELS[number], "estimated", 4000 + number)
-        main = noisy["autoencoder-evidence"]
+        main = noisy["pca"]
         p = main.probability.astype(np.float64)
         groups = genomes.clades.groups[rows]
         for bounds, said, right, possible in (
@@ -303,7 +288,7 @@ def test_calibration_by_hand(genomes, methods, calibrated):
         sides = {"below": [1.96], "above": [1.96]}
         for lost in LOSSES:
             other = apply_all(
-                {"it": methods["autoencoder-evidence"]},
+                {"it": methods["pca"]},
                 genomes,
                 rows,
                 SOME_LEVELS[number],
@@ -318,20 +303,16 @@ def test_calibration_by_hand(genomes, methods, calibrated):
         assert (one.below, one.above) == pytest.approx((max(sides["below"]), max(sides["above"])), rel=1e-4)
         assert one.novelty == pytest.approx(np.quantile(main.novelty, 0.95))
         assert one.ece == pytest.approx(reliability(p, main.truth)[0], rel=1e-4)
-        for name, n in noisy.items():
-            y, q = n.truth, 1 / (1 + np.exp(-n.log_odds.astype(np.float64)))
-            assert one.loss[name] == pytest.approx(-(y * np.log(q) + ~y * np.log(1 - q)).mean(), rel=1e-4)
-    assert list(calibrated[0].loss) == list(methods)
     assert all(calibrated[1].added[:5])
     assert all(calibrated[1].removed[:5])
 
 
 def test_calibration_where_rare_families_are_known_to_be_lost_more_often(genomes, methods):
     """Thresholds are those of genomes that lost them so, intervals hold for all losses, of log-odds that know it."""
-    name, rows, level = "autoencoder-evidence", genomes.validation, (70.0, 0.0)
+    name, rows, level = "pca", genomes.validation, (70.0, 0.0)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(calibration, "LEVELS", [level])
-        _, (one,) = calibration.calibrate(methods, name, genomes, 4)
+        patch.setattr(thresholds, "LEVELS", [level])
+        _, (one,) = thresholds.calibrate(methods[name], genomes, 4)
     noise, off = methods[name].noise, []
     for lost in LOSSES:
         noisy = apply_all({name: methods[name]}, genomes, rows, level, "estimated", 4000, lost=lost, shift=True)[name]
@@ -353,12 +334,12 @@ def test_calibration_where_rare_families_are_known_to_be_lost_more_often(genomes
 
 def test_calibration_repeats_and_is_of_the_validation_genomes(genomes, methods, calibrated):
     other = genomes.counts.toarray()
-    again = calibrate(methods, "autoencoder-evidence", genomes, 4)
+    again = calibrate(methods, genomes, 4)
     assert to_json(again) == to_json(calibrated)
     other[genomes.validation] = some_counts(29, seed=9)[genomes.validation]
     changed = Genomes(sp.csr_array(other), genomes.clades, genomes.train, genomes.validation, genomes.references)
-    found = calibrate(methods, "autoencoder-evidence", changed, 4, levels=SOME_LEVELS)
-    assert found[0].loss["knn"] != calibrated[0].loss["knn"]
+    found = calibrate(methods, changed, 4, levels=SOME_LEVELS)
+    assert found[0].ece != calibrated[0].ece
 
 
 def test_intervals_are_of_sizes_that_vary_together(monkeypatch):
@@ -369,7 +350,7 @@ def test_intervals_are_of_sizes_that_vary_together(monkeypatch):
     genomes = Genomes(sp.csr_array(counts), Clades(np.stack([rows] * 3, 1)), rows, rows, rows)
     method = suite_of([], references=counts, double=False)["knn"]
     monkeypatch.setattr(type(method), "forward", lambda self, observed: torch.zeros_like(observed.counts))
-    (one,) = calibrate({"knn": method}, "knn", genomes, 0, [(100.0, 0.0)])
+    (one,) = calibrate({"knn": method}, genomes, 0, [(100.0, 0.0)])
     assert one.below == one.above == pytest.approx(20.5 / math.sqrt(41 / 4))
 
 

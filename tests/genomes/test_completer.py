@@ -7,10 +7,10 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import torch
-from genome_oracle import EVERY, FRAME, SMALL, SPLIT, TAXONOMY, fit_split, table
+from genome_oracle import EVERY, FRAME, SMALL, SPLIT, TAXONOMY, by, fit_split, table
 
 from omniset.genomes import GenomeCompleter
-from omniset.genomes.calibration import LEVELS
+from omniset.genomes.thresholds import LEVELS
 from omniset.genomes.training import Clades
 
 
@@ -27,7 +27,7 @@ def equal(a, b):
 
 def test_same_seed_same_bits_and_other_seed_others(completer):
     torch.manual_seed(11)
-    again = fit_split(also=["pca", "autoencoder"], levels=LEVELS)
+    again = fit_split(also=EVERY[1:], levels=LEVELS)
     after = torch.rand(1)
     assert equal(weights(again), weights(completer))
     assert again.history_ == completer.history_
@@ -52,7 +52,7 @@ def test_genomes_of_other_parts_are_not_looked_at():
     found = []
     for some in (frame, other):
         model = GenomeCompleter(**SMALL | {"max_references": 11})
-        found.append(model.fit_split(table(some), TAXONOMY, clades, train, validation, also=["pca"]))
+        found.append(model.fit_split(table(some), TAXONOMY, clades, train, validation, also=["pca", "knn"]))
     one, two = found
     assert FRAME.columns[7] not in one.families_
     assert one.families_ == two.families_
@@ -60,9 +60,10 @@ def test_genomes_of_other_parts_are_not_looked_at():
     for name in ("levels_", "histories_", "sizes_"):
         assert getattr(one, name) == getattr(two, name)
     assert set(one.references_["genome"]) < {frame.index[i] for i in [*train, *validation]}
-    for method in ("model", "pca", "knn", "auto"):
-        query = FRAME[one.families_]
-        assert one.complete(query, method=method).equals(two.complete(query, method=method))
+    query = FRAME[one.families_]
+    for method in ("evidence", "pca", "knn"):
+        with by(one, method), by(two, method):
+            assert one.complete(query).equals(two.complete(query))
 
 
 def test_fit_splits_by_clade():
@@ -173,17 +174,18 @@ def test_there_and_back(completer, artefact, mags, quality):
     names = {"config.json", "model.safetensors", "vocabulary.parquet", "references.parquet", "metrics.json", "run.json"}
     assert {p.name for p in artefact.iterdir()} == names
     assert again.get_params() == completer.get_params()
-    for name in ("families_", "levels_", "history_", "histories_", "sizes_", "trained_", "with_taxonomy_", "notes_"):
+    for name in ("families_", "levels_", "history_", "histories_", "sizes_", "methods_", "with_taxonomy_", "notes_"):
         assert getattr(again, name) == getattr(completer, name), name
     for method in EVERY:
-        assert again.complete(mags, quality, method=method).equals(completer.complete(mags, quality, method=method))
+        with by(again, method), by(completer, method):
+            assert again.complete(mags, quality).equals(completer.complete(mags, quality))
     both = (model.completions(table(mags), quality, precision=0.8) for model in (completer, again))
     for one, other in zip(*both, strict=True):
         assert (one.call == other.call).all()
         for name in ("low", "high", "novelty", "nearest", "far", "warnings"):
             assert getattr(one, name) == getattr(other, name)
     pd.testing.assert_frame_equal(again.references_, completer.references_)
-    why = [model.explain(mags, "m5", "COG0003", quality, steps=1) for model in (completer, again)]
+    why = [model.explain(mags, "m5", "COG0003", quality) for model in (completer, again)]
     assert why[0].terms == why[1].terms
     assert json.loads((artefact / "metrics.json").read_text())["note"] == 1
     again.save(artefact / "twice")
@@ -191,10 +193,9 @@ def test_there_and_back(completer, artefact, mags, quality):
 
 
 def test_the_seed_and_its_options_come_back(tmp_path, mags):
-    model = fit_split(architecture="seed", epochs=1, encoder_options={"num_outputs": 3}, patience=None)
+    model = fit_split(architecture="seed", epochs=1, patience=None)
     model.save(tmp_path)
     again = GenomeCompleter.load(tmp_path)
-    assert again.encoder_options == {"num_outputs": 3}
     assert again.patience is None
     assert again.complete(mags).equals(model.complete(mags))
 
@@ -217,7 +218,7 @@ def test_categories_come_along():
     found.categories.update({"COG0001": "H", "COG0003": "C"})
     found.descriptions.update({"COG0001": "a synthase"})
     clades = Clades.of_taxonomy(TAXONOMY, found.names, "family")
-    model = GenomeCompleter(**SMALL | {"method": "knn"}).fit_split(found, TAXONOMY, clades, *SPLIT)
+    model = GenomeCompleter(**SMALL).fit_split(found, TAXONOMY, clades, *SPLIT)
     vocabulary = model.vocabulary_.set_index("family")
     assert vocabulary.loc["COG0001"].tolist() == ["H", "a synthase"]
     assert vocabulary.loc["COG0003"].tolist() == ["C", ""]

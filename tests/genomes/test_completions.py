@@ -7,11 +7,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from genome_oracle import EVERY, FRAME, SPLIT, evidence, fit_split, prevalence, table
+from genome_oracle import EVERY, FRAME, SPLIT, by, evidence, fit_split, prevalence, table
 
 from omniset.genomes import Genome
-from omniset.genomes.calibration import GRID, LEVELS, at_quality
 from omniset.genomes.noise import Observed
+from omniset.genomes.thresholds import GRID, at_quality
 
 pytestmark = pytest.mark.filterwarnings("ignore:quality")  # some genomes have none, some qualities no genome
 
@@ -51,15 +51,17 @@ def test_the_order_of_families_in_a_genome_means_nothing(completer, mags, qualit
 
     for method in EVERY:
         genomes = list(table(mags))
-        expected = list(completer.completions(genomes, quality, method=method))
-        found = list(completer.completions([shuffled(g) for g in genomes], quality, method=method))
+        with by(completer, method):
+            expected = list(completer.completions(genomes, quality))
+            found = list(completer.completions([shuffled(g) for g in genomes], quality))
         for a, b in zip(expected, found, strict=True):
             assert np.array_equal(a.log_odds, b.log_odds)
 
 
 @pytest.mark.parametrize("method", EVERY)
 def test_streaming_in_any_batch_size(completer, mags, quality, method, monkeypatch):
-    whole = completer.complete(mags, quality, method=method)
+    monkeypatch.setattr(completer, "architecture", method)
+    whole = completer.complete(mags, quality)
     for size in (1, 2, 7, 11):
         monkeypatch.setattr(completer, "batch_size", size)
         taken = []
@@ -69,7 +71,7 @@ def test_streaming_in_any_batch_size(completer, mags, quality, method, monkeypat
                 taken.append(genome.name)
                 yield genome
 
-        found = completer.completions(stream(), quality, method=method)
+        found = completer.completions(stream(), quality)
         first = next(found)
         assert len(taken) == size  # no more than a batch is read ahead
         for i, completion in enumerate([first, *found]):
@@ -99,7 +101,9 @@ def test_the_noise_level_changes_what_is_said(completer, mags):
 
     def at(c, q):
         told = pd.DataFrame({"completeness": c, "contamination": q}, index=mags.index)
-        return completer.complete(mags.drop("m8"), told, method="prevalence-bayes"), completer.complete(mags, told)
+        with by(completer, "prevalence-bayes"):
+            simple = completer.complete(mags.drop("m8"), told)
+        return simple, completer.complete(mags, told)
 
     unseen = (mags[completer.families_] == 0).drop("m8").to_numpy()
     (low, _), (high, _) = at(60.0, 0.0), at(95.0, 0.0)
@@ -114,7 +118,10 @@ def test_methods_are_what_they_say(completer, mags, quality):
     counts = FRAME[completer.families_].to_numpy()
     p, prior = prevalence(counts), np.log(prevalence(counts) / (1 - prevalence(counts)))
     seen = mags[completer.families_].to_numpy()
-    found = {m: completer.complete(mags, quality, method=m) for m in ("prevalence", "prevalence-bayes", "as-is")}
+    found = {}
+    for method in ("prevalence", "prevalence-bayes", "as-is"):
+        with by(completer, method):
+            found[method] = completer.complete(mags, quality)
     for i, name in enumerate(mags.index):
         if name in ("m3", "m4"):
             continue
@@ -125,52 +132,6 @@ def test_methods_are_what_they_say(completer, mags, quality):
         assert np.allclose(row["prevalence-bayes"], 1 / (1 + np.exp(-odds)), atol=1e-5)
         if name != "m8":
             assert ((row["as-is"] > 0.5) == (seen[i] > 0)).all()
-
-
-def test_the_completers_own_method(completer, mags, quality):
-    assert completer.complete(mags, quality).equals(completer.complete(mags, quality, method="evidence"))
-    simple = fit_split(method="knn")
-    assert simple.trained_ == []
-    assert np.allclose(simple.complete(mags, quality), completer.complete(mags, quality, method="knn"), atol=1e-6)
-    assert [c.method for c in simple.completions(table(mags))] == ["knn"] * 11
-    for asked in ("model", "evidence", "auto", "pca", "nonsense"):
-        with pytest.raises(ValueError, match=f"method must be one that was fitted, as-is, .*; got '{asked}'"):
-            simple.complete(mags, method=asked)
-    with pytest.raises(ValueError, match="explain is for architecture='evidence'"):
-        simple.explain(mags, "m5", "COG0001")
-    with pytest.raises(ValueError, match="fitted, as-is, .*, model, auto, evidence.*; got 'autoencoder-evidence'"):
-        completer.complete(mags, method="autoencoder-evidence")
-
-
-@pytest.mark.parametrize("method", ["autoencoder-evidence", "auto"])
-def test_other_methods_can_be_the_completers_own(method, mags, quality):
-    model = fit_split(method=method)
-    found = list(model.completions(table(mags), quality))
-    assert all(np.isfinite(c.log_odds).all() for c in found)
-    if method != "auto":
-        assert [c.method for c in found] == [method] * 11
-        assert model.levels_[0].loss.keys() == {method, "knn", "prevalence-bayes", "as-is"}
-
-
-def test_auto_takes_what_lost_least_at_the_at_quality(completer, mags, monkeypatch):
-    names = ["evidence", "knn", "prevalence-bayes", "as-is"]
-    assert all(set(one.loss) == set(names) for one in completer.levels_)
-    for i, found in enumerate(completer.levels_):
-        losses = {name: 0.2 + 0.1 * ((i + j) % 4) for j, name in enumerate(names)}
-        monkeypatch.setattr(found, "loss", losses)
-    levels = [LEVELS[i] for i in (0, 1, 2, 3, 5, 7, 8, 10, 12, 13, 14)]
-    rng = np.random.default_rng(0)
-    told = pd.DataFrame(levels, index=mags.index, columns=["completeness", "contamination"]).astype(float)
-    told["contamination"] = (told["contamination"] + rng.uniform(-0.9, 0.9, 11)).clip(0)
-    own = {name: list(completer.completions(table(mags), told, method=name)) for name in names}
-    chosen = []
-    for i, found in enumerate(completer.completions(table(mags), told, method="auto")):
-        nearest = at_quality(completer.levels_, told.iloc[i, 0], told.iloc[i, 1])
-        least = min(names, key=lambda name, level=nearest: level.loss[name])
-        assert found.method == least
-        assert np.allclose(found.log_odds, own[least][i].log_odds, atol=1e-5)
-        chosen.append(least)
-    assert set(chosen) == set(names)
 
 
 def test_families_that_are_not_known(completer, mags):
@@ -245,7 +206,6 @@ def test_qualities_of_other_genomes_are_said(completer, mags, quality):
         *(({"threshold": bad}, f"threshold must be between 0 and 1, got {bad}") for bad in (0.0, 1.0)),
         *(({"precision": bad}, f"precision must be at least 0.5 and below 1, got {bad}") for bad in (0.4, 1.0)),
         ({"threshold": 0.7, "precision": 0.9}, "give threshold or precision, not both: got 0.7 and 0.9"),
-        ({"method": "knn", "precision": 0.9}, "precision is calibrated for method 'evidence', not for 'knn'"),
     ],
 )
 def test_thresholds_and_precisions_that_cannot_be(completer, mags, options, message):
@@ -260,9 +220,9 @@ def test_an_empty_genome_gets_the_prior(completer, mags, quality):
     for method in EVERY:
         if method == "as-is":
             continue
-        row = list(completer.completions(table(mags), quality, method=method))[8]
-        if row.method != "as-is":
-            assert np.array_equal(row.log_odds.astype(np.float32), completer.network_.noise.prior().numpy())
+        with by(completer, method):
+            row = list(completer.completions(table(mags), quality))[8]
+        assert np.array_equal(row.log_odds.astype(np.float32), completer.network_.noise.prior().numpy())
         assert any("no family that the model knows was observed" in w for w in row.warnings)
         assert not row.observed.any()
     alone = one(completer, mags.loc[["m8"]])
@@ -304,7 +264,6 @@ def test_calls_at_a_precision_come_from_calibration(completer, mags, quality, mo
         assert not any("reaches a precision" in w for w in found.warnings)  # additions do, at every level
         assert reached or not found.removed.any()
     assert differ > 0
-    assert list(completer.completions(mags, method="auto", precision=0.7))  # whose thresholds are the architecture's
 
 
 def test_where_no_precision_is_reached_nothing_is_changed(completer, mags, monkeypatch):
@@ -321,15 +280,14 @@ def test_where_no_precision_is_reached_nothing_is_changed(completer, mags, monke
 
 
 def test_expected_sizes(completer, mags, quality):
-    for method in ("model", "knn", "as-is", "autoencoder"):
-        for found in completer.completions(table(mags), quality, method=method):
-            p = found.probability
-            assert found.expected == pytest.approx(p.sum())
-            assert 0 <= found.low <= found.expected <= found.high <= len(p)
-            at = at_quality(completer.levels_, found.completeness, found.contamination)
-            deviation = math.sqrt((p * (1 - p)).sum())
-            assert found.low == pytest.approx(max(found.expected - at.below * deviation, 0))
-            assert found.high == pytest.approx(min(found.expected + at.above * deviation, len(p)))
+    for found in completer.completions(table(mags), quality):
+        p = found.probability
+        assert found.expected == pytest.approx(p.sum())
+        assert 0 <= found.low <= found.expected <= found.high <= len(p)
+        at = at_quality(completer.levels_, found.completeness, found.contamination)
+        deviation = math.sqrt((p * (1 - p)).sum())
+        assert found.low == pytest.approx(max(found.expected - at.below * deviation, 0))
+        assert found.high == pytest.approx(min(found.expected + at.above * deviation, len(p)))
 
 
 def test_detection(completer, mags, quality, tmp_path):
@@ -347,12 +305,12 @@ def test_detection(completer, mags, quality, tmp_path):
         if not isinstance(detection, str):
             factors[5:17] = torch.as_tensor(given.to_numpy()[:12])
         shift = noise.shift(observed, factors).numpy()
-        for method in ("model", "knn", "as-is", "prevalence"):
-            plain = list(completer.completions(table(mags), quality, method=method))
-            found = list(completer.completions(table(mags), quality, method=method, detection=detection))
+        for method in ("evidence", "knn"):
+            with by(completer, method):
+                plain = list(completer.completions(table(mags), quality))
+                found = list(completer.completions(table(mags), quality, detection=detection))
             for row, (one, other) in enumerate(zip(plain, found, strict=True)):
-                moved = method in ("model", "knn")
-                assert np.allclose(other.log_odds, one.log_odds + moved * shift[row], atol=1e-4)
+                assert np.allclose(other.log_odds, one.log_odds + shift[row], atol=1e-4)
                 at = at_quality(completer.accessory_levels_, other.completeness, other.contamination)
                 p = other.probability
                 high = p.sum() + at.above * np.sqrt((p * (1 - p)).sum())
@@ -384,7 +342,7 @@ def test_bad_detection(completer, mags, tmp_path, detection, message):
         completer.complete(mags, detection=detection)
 
 
-def test_contigs_are_judged_as_a_whole(completer):
+def test_contigs_are_judged_as_a_whole(completer, monkeypatch):
     """A contig of families that no reference has beside the others is foreign, and what only it has is removed."""
     told = pd.DataFrame({"completeness": [90.0], "contamination": [40.0]}, index=["m"])
     families = FRAME.columns[FRAME.iloc[SPLIT[0][0]] > 0].tolist()
@@ -392,8 +350,9 @@ def test_contigs_are_judged_as_a_whole(completer):
     on = {"a": dict.fromkeys(families[::2], 1), "b": dict.fromkeys(families[1::2], 1), "c": dict.fromkeys(others, 1)}
     genome = Genome("m", [*families, *others], np.ones(len(families) + len(others), dtype=np.int64))
     judge = Genome(genome.name, genome.families, genome.counts, on)
-    (plain,) = completer.completions([genome], told, method="knn")
-    (found,) = completer.completions([judge], told, method="knn")
+    monkeypatch.setattr(completer, "architecture", "knn")
+    (plain,) = completer.completions([genome], told)
+    (found,) = completer.completions([judge], told)
     assert plain.contigs == {}
     noise, odds = completer.network_.noise, plain.log_odds
     seen = torch.as_tensor(plain.counts[None], dtype=torch.float32)
@@ -409,11 +368,9 @@ def test_contigs_are_judged_as_a_whole(completer):
     rest = Genome("m", families, np.ones(len(families), dtype=np.int64))
     gone = len(others) / ((len(families) + len(others)) / 1.3)
     left = pd.DataFrame({"completeness": [90.0], "contamination": [100 * max(0.4 - gone, 0)]}, index=["m"])
-    (without,) = completer.completions([rest], left, method="knn")
+    (without,) = completer.completions([rest], left)
     assert np.allclose(found.log_odds, without.log_odds, atol=1e-4)
     assert found.removed.sum() >= plain.removed.sum()
-    (simple,) = completer.completions([judge], told, method="as-is")
-    assert simple.contigs == {}
 
 
 def test_novelty(completer):
@@ -481,7 +438,7 @@ def test_warnings_of_quality(completer, mags):
 
 def test_explanation(completer, mags, quality):
     target = "COG0019"
-    found = completer.explain(mags, "m5", target, quality, steps=2)
+    found = completer.explain(mags, "m5", target, quality)
     whole = one(completer, mags.loc[["m5"]], quality)
     position = completer.families_.index(target)
     assert found.log_odds == pytest.approx(whole.log_odds[position], abs=1e-5)
@@ -494,7 +451,6 @@ def test_explanation(completer, mags, quality):
     assert sorted(rows.index) == sorted(f for f in seen.index[seen > 0] if f in completer.families_)
     assert (rows["count"] == seen[rows.index]).all()
     assert found.families["change"].abs().is_monotonic_decreasing
-    assert rows["attribution"].isna().all()  # a sum has no attention
     for family in [*rows.index[:5], target if target in rows.index else rows.index[-1]]:
         without = one(completer, mags.loc[["m5"]].assign(**{family: 0}), quality)
         assert rows.loc[family, "change"] == pytest.approx(found.log_odds - without.log_odds[position], abs=1e-4)
@@ -509,17 +465,11 @@ def test_explanation(completer, mags, quality):
 
 def test_explanation_without_given_quality(completer, mags):
     """What is left out does not change the quality that was estimated."""
-    found = completer.explain(table(mags), "m2", " COG0003 ", steps=1)  # spelled as tables may have it
+    found = completer.explain(table(mags), "m2", " COG0003 ")  # spelled as tables may have it
     assert found.family == "COG0003"
     whole = one(completer, mags.loc[["m2"]])
     assert found.log_odds == pytest.approx(whole.log_odds[completer.families_.index("COG0003")], abs=1e-5)
     assert found.families["change"].notna().all()
-
-
-def test_explaining_a_model_with_attention(mags):
-    attribution = fit_split(encoder="ust", epochs=1).explain(mags, "m2", "COG0003", steps=2).families["attribution"]
-    assert attribution.between(0, 1).all()
-    assert attribution.max() == 1
 
 
 def test_explanations_that_cannot_be_given(completer, mags):

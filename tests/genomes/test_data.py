@@ -10,7 +10,7 @@ import pytest
 import scipy.sparse as sp
 from genome_oracle import PACK, write
 
-from omniset.genomes import wide
+from omniset.genomes import readers
 from omniset.genomes.data import (
     Genome,
     GenomeFile,
@@ -51,7 +51,7 @@ def expected(frame):
 @pytest.mark.parametrize("separator", ["\t", ",", ";"])
 def test_cells_of_digits_alone(separator):
     lines = [separator.join(row) for row in (["0", "12", "007"], ["3", "0", "4000000"])]
-    assert wide._digits(lines, separator, 3).tolist() == [[0, 12, 7], [3, 0, 4_000_000]]
+    assert readers._digits(lines, separator, 3).tolist() == [[0, 12, 7], [3, 0, 4_000_000]]
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_cells_of_digits_alone(separator):
     ],
 )
 def test_other_cells_are_read_with_care(lines):
-    assert wide._digits(lines, "\t", 2) is None
+    assert readers._digits(lines, "\t", 2) is None
 
 
 # ---------------------------------------------------------------------- reading tables
@@ -117,7 +117,7 @@ WRITERS = {
 @pytest.mark.parametrize("block", [97, 1 << 20])
 @pytest.mark.parametrize("kind", WRITERS)
 def test_every_table_gives_the_same_genomes(kind, block, made, tmp_path, monkeypatch):
-    monkeypatch.setattr("omniset.genomes.formats.BLOCK", block)
+    monkeypatch.setattr("omniset.genomes.readers.BLOCK", block)
     path = tmp_path / ("t.parquet" if "parquet" in kind else "t.csv")
     WRITERS[kind](made, path)
     file = GenomeFile(path)
@@ -146,7 +146,7 @@ def test_compressed_tables(packed, made, tmp_path):
 
 
 def test_a_stream_holds_a_block_at_a_time(tmp_path, monkeypatch):
-    monkeypatch.setattr("omniset.genomes.formats.BLOCK", 60)
+    monkeypatch.setattr("omniset.genomes.readers.BLOCK", 60)
     monkeypatch.setattr("omniset.tables.sheets.PEEK", 3)
     rows = "".join(f"G{i}\t{i}\t1\n" for i in range(100_000))
     file = GenomeFile(write(tmp_path / "t.tsv", "genome\tCOG0001\tCOG0002\n" + rows))

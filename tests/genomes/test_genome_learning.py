@@ -8,7 +8,7 @@ import torch
 from genome_oracle import FRAME, SMALL, SPLIT, TAXONOMY, fit_split, table
 from scipy import integrate
 
-from omniset.genomes import GenomeCompleter, calibration, learning
+from omniset.genomes import GenomeCompleter, completer, thresholds
 from omniset.genomes.training import Clades, GenomeModule
 from omniset.training.fit import as_long
 
@@ -38,15 +38,14 @@ def test_everything_is_learned_anew_but_what_was_kept_back_for(monkeypatch):
     """Weights are those of training on all genomes; histories, levels and the mixture those of the first part."""
     options, clades = {"patience": 2, "epochs": 4}, Clades.of_taxonomy(TAXONOMY, list(FRAME.index), "family")
     model = fit_split(**options)
-    single = learning.singles(clades, SPLIT[0], len(SPLIT[1]), model.seed)
+    single = clades.singles(SPLIT[0], len(SPLIT[1]), model.seed)
     assert len(single) == 4
     rest = np.setdiff1d(SPLIT[0], single)
-    genomes, _ = learning.genomes_of(model, table(), clades, rest, SPLIT[1], None, single)
-    first, histories = learning.learn(model, genomes, model.trained_, None, resume=False, fingerprint={})
-    monkeypatch.setattr(calibration, "LEVELS", [(90.0, 5.0), (60.0, 0.0)])
-    methods = {name: first[name] for name in model.levels_[0].loss}
+    genomes, _ = model.genomes_of(table(), clades, rest, SPLIT[1], None, single)
+    first, histories = model._learn(genomes, None, False)
+    monkeypatch.setattr(thresholds, "LEVELS", [(90.0, 5.0), (60.0, 0.0)])
     assert model.histories_ == histories
-    assert (model.levels_, model.accessory_levels_) == calibration.calibrate(methods, "evidence", genomes, model.seed)
+    assert (model.levels_, model.accessory_levels_) == thresholds.calibrate(first["evidence"], genomes, model.seed)
     assert set(model.references_["genome"]) == set(FRAME.index)
     assert set(genomes.references) == set(rest)
     assert torch.equal(model.network_["evidence"].mixture, first["evidence"].mixture)
@@ -56,8 +55,8 @@ def test_everything_is_learned_anew_but_what_was_kept_back_for(monkeypatch):
     assert torch.equal(model.network_.noise.prevalence, expected)
     best = int(np.argmin([epoch["val_loss"] for epoch in model.history_])) + 1
     epochs = {"evidence": as_long(best, 4)}
-    genomes, _ = learning.genomes_of(model, table(), clades, EVERYTHING, EVERYTHING[:0])
-    alone, _ = learning.learn(model, genomes, model.trained_, None, epochs=epochs, resume=False, fingerprint={})
+    genomes, _ = model.genomes_of(table(), clades, EVERYTHING, EVERYTHING[:0])
+    alone, _ = model._learn(genomes, None, False, epochs)
     told = ("mixture",)
     assert same(state(model, told), {n: v for n, v in alone.state_dict().items() if not n.endswith(told)})
     assert not torch.equal(model.network_["evidence"].belief, first["evidence"].belief)
@@ -69,14 +68,14 @@ def test_genomes_kept_back_one_by_one_have_relatives(number):
     sizes = (1, 1, 2, 3, 5, 11, 40)
     groups = np.repeat(np.arange(7), sizes)
     clades, train = Clades(np.stack([groups] * 3, 1)), np.arange(len(groups))[1:]  # of the first clade none is there
-    found = learning.singles(clades, train, number, 3)
+    found = clades.singles(train, number, 3)
     taken = np.bincount(groups[found], minlength=7)
     assert len(found) == len(set(found.tolist())) == min(number, 29)
     assert (taken <= np.array(sizes) // 2).all()
     assert number < 1000 or taken.tolist() == [0, 0, 1, 1, 2, 5, 20]
-    assert np.array_equal(found, learning.singles(clades, train, number, 3))
+    assert np.array_equal(found, clades.singles(train, number, 3))
     if number == 7:
-        few = np.mean([np.bincount(groups[learning.singles(clades, train, 7, s)], minlength=7) for s in range(50)], 0)
+        few = np.mean([np.bincount(groups[clades.singles(train, 7, s)], minlength=7) for s in range(50)], 0)
         assert few[2] > 0.4
         assert few[6] < 4  # by genomes alone it would be 4.8
 
@@ -101,23 +100,23 @@ def test_families_of_genomes_that_were_kept_back_enter_the_vocabulary():
     [(8, 1200), (640, 15), (2000, 15), (2001, 14), (5000, 6), (20_000, 1), (27_000, 1), (90_000, 1)],
 )
 def test_many_genomes_are_read_less_often(genomes, epochs):
-    found = learning.planned(GenomeCompleter(), genomes)
+    found = GenomeCompleter()._planned(genomes)
     assert found == epochs
     assert found == 1 or found * genomes <= 30_000 or found == -(-600 * 16 // genomes)
-    assert learning.planned(GenomeCompleter(epochs=3), genomes) == 3
+    assert GenomeCompleter(epochs=3)._planned(genomes) == 3
 
 
 def test_of_many_that_are_kept_back_some_are_asked(monkeypatch):
     """They tell weights and thresholds; all are learned from in the end, and none before."""
-    monkeypatch.setattr(learning, "MOST_ASKED", 3)
+    monkeypatch.setattr(completer, "MOST_ASKED", 3)
     model, seen = fit_split(epochs=1), []
-    kept = learning.learn
+    kept = GenomeCompleter._learn
 
-    def watched(options, genomes, *arguments, **how):
+    def watched(self, genomes, *arguments):
         seen.append(genomes)
-        return kept(options, genomes, *arguments, **how)
+        return kept(self, genomes, *arguments)
 
-    monkeypatch.setattr(learning, "learn", watched)
+    monkeypatch.setattr(GenomeCompleter, "_learn", watched)
     again = fit_split(epochs=1)
     assert again.levels_ == model.levels_
     first, second = seen

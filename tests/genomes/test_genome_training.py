@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from omniset.genomes import GenomeCompleter, GenomeTable, training
+from omniset.genomes.noise import cross_entropy
 from omniset.genomes.training import (
     CURRICULUM,
     ERROR,
@@ -23,7 +24,6 @@ from omniset.genomes.training import (
     GenomeModule,
     Genomes,
     lesson,
-    loss,
     split,
     stated_quality,
     train,
@@ -293,7 +293,9 @@ def test_loss_is_the_documents_with_logits():
     z, y = rng.normal(size=(5, 13)) * 4, rng.random((5, 13)) < 0.4
     p = 1 / (1 + np.exp(-z))
     expected = -(y * np.log(p) + (1 - y) * np.log(1 - p)).mean(1)
-    assert np.allclose(loss(torch.from_numpy(z), torch.from_numpy(y.astype(float))), expected, rtol=1e-12)
+    assert np.allclose(
+        cross_entropy(torch.from_numpy(z), torch.from_numpy(y.astype(float))).mean(1), expected, rtol=1e-12
+    )
 
 
 def test_loss_of_extreme_log_odds():
@@ -301,7 +303,7 @@ def test_loss_of_extreme_log_odds():
     z = torch.tensor([[1e4, -1e4, 800.0, -800.0]], requires_grad=True)
     for truth, expected in (([1.0, 0.0, 1.0, 0.0], 0.0), ([0.0, 1.0, 0.0, 1.0], (2e4 + 1600) / 4)):
         z.grad = None
-        found = loss(z, torch.tensor([truth]))
+        found = cross_entropy(z, torch.tensor([truth])).mean(1)
         assert found.detach().tolist() == pytest.approx([expected])
         found.sum().backward()
         assert torch.allclose(z.grad[0], (torch.tensor([1.0, 0.0, 1.0, 0.0]) - torch.tensor(truth)) / 4)
@@ -357,7 +359,7 @@ def test_history_and_best_weights():
     batch = next(iter(lesson(genomes_of(), Draws(), 5, 4, 3).loader(False)))
     assert not method.training
     with torch.no_grad():
-        found = float(loss(method(batch[0]), batch[1]).mean())
+        found = float(cross_entropy(method(batch[0]), batch[1]).mean())
     # what is left are the weights of the best epoch
     assert found == pytest.approx(min(h["val_loss"] for h in history), rel=1e-5)
 
@@ -382,16 +384,16 @@ def test_a_run_on_other_genomes_is_not_resumed(tmp_path, monkeypatch):
 def test_methods_of_one_suite_are_trained_alike_whatever_was_trained_before():
     """What they share was left in evaluation mode by the one before; no weight of another is changed."""
     counts, genomes = some_counts(), genomes_of()
-    both = suite_of(["evidence", "autoencoder"], counts, counts[genomes.references], random=False, double=False)
+    both = suite_of(["evidence", "pca"], counts, counts[genomes.references], random=False, double=False)
     alone = copy.deepcopy(both)
     before = copy.deepcopy(alone["evidence"])
-    for method in (both["evidence"], both["autoencoder"], alone["autoencoder"]):
+    for method in (both["evidence"], both["pca"], alone["pca"]):
         train(method, genomes, draws=Draws(), epochs=1, **TRAINING)
 
     def equal(one, other):
         return all(torch.equal(p, q) for p, q in zip(one.parameters(), other.parameters(), strict=True))
 
-    assert equal(alone["autoencoder"], both["autoencoder"])
+    assert equal(alone["pca"], both["pca"])
     assert equal(alone["evidence"], before)
     assert not equal(both["evidence"], before)
 

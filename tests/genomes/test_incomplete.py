@@ -21,14 +21,23 @@ from genome_oracle import (
     suite_of,
 )
 
-from omniset.genomes import GenomeCompleter, calibration, incomplete
-from omniset.genomes.calibration import GRID, apply_all, calibrate, degraded
-from omniset.genomes.mixing import mix
-from omniset.genomes.noise import NoiseModel, Recovery
-from omniset.genomes.training import Clades, Draws, GenomeBatches, GenomeModule, Genomes, cross_entropy, lesson
+from omniset.genomes import GenomeCompleter, references, thresholds
+from omniset.genomes.noise import NoiseModel, Recovery, cross_entropy
+from omniset.genomes.thresholds import GRID, calibrate
+from omniset.genomes.training import (
+    Clades,
+    Draws,
+    GenomeBatches,
+    GenomeModule,
+    Genomes,
+    apply_all,
+    degraded,
+    lesson,
+    mix,
+)
 
 SIGMAS = 4.5
-SMALL = {"dim": 8, "epochs": 1, "progress": False, "device": "cpu", "validation_fraction": 0.17}
+SMALL = {"epochs": 1, "progress": False, "device": "cpu", "validation_fraction": 0.17}
 
 
 def some_completeness(number=29, seed=7):
@@ -201,21 +210,15 @@ def test_how_much_genomes_lack_of_what_is_said(true, tolerance):
     of = np.arange(203) % 7
     said = rng.uniform(0.5, 1.0, 203)
     kept = rng.binomial(clades[of], (1 - true * (1 - said))[:, None]) * (rng.random((203, 307)) < 0.98)
-    rows = np.arange(203)
-    codes = Clades(np.stack([of, of, rows], 1))
-    genomes = Genomes(sp.csr_array(kept), codes, rows, rows[:0], rows, said)
-    assert incomplete.lacking(genomes, 0) == pytest.approx(true, abs=tolerance)
-    assert incomplete.lacking(replace(genomes, itself=np.full(203, 0.8)), 0) == 1  # nothing tells
+    assert references.lacking(sp.csr_array(kept), said, 0) == pytest.approx(true, abs=tolerance)
+    assert references.lacking(sp.csr_array(kept), np.full(203, 0.8), 0) == 1  # nothing tells
 
 
-def test_completeness_is_corrected_by_it():
-    said = np.array([0.5, 0.9, 1.0])
-    assert np.allclose(incomplete.corrected(said, 0.4), [0.8, 0.96, 1.0])
-    assert incomplete.corrected(None, 0.0) is None
-    assert incomplete.known(None) is None
-    assert incomplete.known(np.array([1.0, np.nan])) is None
-    assert incomplete.known(np.array([0.995, 0.99])) is None  # whole
-    assert np.allclose(incomplete.known(np.array([0.0, 0.69, 0.98, np.nan])), [0.05, 0.7, 0.99, 1.0])
+def test_which_genomes_are_whole():
+    assert references.known(None) is None
+    assert references.known(np.array([1.0, np.nan])) is None
+    assert references.known(np.array([0.995, 0.99])) is None
+    assert np.allclose(references.known(np.array([0.0, 0.69, 0.98, np.nan])), [0.05, 0.7, 0.99, 1.0])
 
 
 # ---------------------------------------------------------------------- what is learned from
@@ -291,9 +294,9 @@ def test_thresholds_are_told_by_what_genomes_would_show(monkeypatch):
     """By genomes of which half of what is lacking is known, each counted for as many as it would show."""
     itself, level = some_completeness(), (80.0, 0.0)
     genomes = replace(genomes_of(itself), validation=np.arange(29), train=np.arange(29))
-    method = {"it": suite_of(["autoencoder-evidence"], double=False)["autoencoder-evidence"]}
-    monkeypatch.setattr(calibration, "LEVELS", [level])
-    (one,), _ = calibrate(method, "it", genomes, 4)
+    method = {"it": suite_of(["pca"], double=False)["pca"]}
+    monkeypatch.setattr(thresholds, "LEVELS", [level])
+    (one,), _ = calibrate(method["it"], genomes, 4)
     noisy = apply_all(method, genomes, genomes.validation, level, "estimated", 4000)["it"]
     judged = itself >= 0.9 - 1e-9
     assert 5 < judged.sum() < 20
@@ -308,20 +311,19 @@ def test_thresholds_are_told_by_what_genomes_would_show(monkeypatch):
     share = right.sum() / made.sum()
     n = len(sums)
     error = math.sqrt(n / (n - 1) * ((right - share * made) ** 2).sum()) / made.sum()
-    t = calibration.stats.t.ppf(0.9, n - 1)
+    t = thresholds.stats.t.ppf(0.9, n - 1)
     assert one.added[0] == pytest.approx(share - t * error, rel=1e-4)
     expected = noisy.probability * (1 - noisy.hidden)
-    assert one.ece == pytest.approx(calibration.reliability(expected, noisy.truth)[0], rel=1e-4)
+    assert one.ece == pytest.approx(thresholds.reliability(expected, noisy.truth)[0], rel=1e-4)
 
 
 def test_no_addition_is_judged_by_genomes_that_lack_too_much(monkeypatch):
     genomes = replace(genomes_of(np.full(29, 0.7)), validation=np.arange(29))
-    method = {"it": suite_of(["autoencoder-evidence"], double=False)["autoencoder-evidence"]}
-    monkeypatch.setattr(calibration, "LEVELS", [(95.0, 0.0), (30.0, 0.0)])
-    (high, low), _ = calibrate(method, "it", genomes, 4)
+    method = {"it": suite_of(["pca"], double=False)["pca"]}
+    monkeypatch.setattr(thresholds, "LEVELS", [(95.0, 0.0), (30.0, 0.0)])
+    (high, low), _ = calibrate(method["it"], genomes, 4)
     assert high.added == [None] * len(GRID)
     assert any(low.added)
-    assert math.isfinite(high.loss["it"])
     # Nor do they tell how far sizes are off: as far as where they do, or farther.
     assert high.above >= low.above > 1.96
     assert high.below >= low.below >= 1.96
@@ -329,13 +331,13 @@ def test_no_addition_is_judged_by_genomes_that_lack_too_much(monkeypatch):
 
 def test_complete_genomes_are_judged_as_before(monkeypatch):
     genomes = genomes_of(None)
-    method = {"it": suite_of(["autoencoder-evidence"], double=False)["autoencoder-evidence"]}
-    monkeypatch.setattr(calibration, "LEVELS", [(90.0, 5.0), (50.0, 0.0)])
-    plain, _ = calibrate(method, "it", genomes, 4)
-    known, _ = calibrate(method, "it", replace(genomes, itself=np.ones(29)), 4)
+    method = {"it": suite_of(["pca"], double=False)["pca"]}
+    monkeypatch.setattr(thresholds, "LEVELS", [(90.0, 5.0), (50.0, 0.0)])
+    plain, _ = calibrate(method["it"], genomes, 4)
+    known, _ = calibrate(method["it"], replace(genomes, itself=np.ones(29)), 4)
     for one, other in zip(plain, known, strict=True):
         assert (one.added, one.removed) == (other.added, other.removed)
-        for name in ("below", "above", "ece", "loss"):
+        for name in ("below", "above", "ece"):
             assert getattr(one, name) == pytest.approx(getattr(other, name), rel=1e-6)
 
 

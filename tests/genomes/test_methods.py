@@ -8,14 +8,12 @@ import torch
 import torch.nn.functional as F
 from genome_oracle import COUNTS, FAMILIES, REFERENCES, genomes_of_all_sizes, observed_of, some_counts, suite_of
 
-from omniset.encoders import ENCODERS
-from omniset.genomes.baselines import CERTAIN
-from omniset.genomes.methods import References, principal_directions
+from omniset.genomes.baselines import CERTAIN, principal_directions
 from omniset.genomes.noise import Observed
+from omniset.genomes.references import References
+from omniset.genomes.seed import SeedModel
 
 ALL = (*oracle.UNTRAINED, *oracle.TRAINED)
-TRIED = ("deep-sets", "set-transformer-sab", "set-transformer-isab", "ust")  # of others the encoder's own tests
-SET_TRANSFORMERS = [(name, encoder) for name in ("evidence", "seed") for encoder in ENCODERS if encoder in TRIED]
 
 
 @pytest.fixture(scope="module")
@@ -51,30 +49,27 @@ def test_a_prediction_does_not_depend_on_batch_mates(suite, name):
     assert_no_batch_mates(suite[name], oracle.unknown_quality(genomes_of_all_sizes()))
 
 
-@pytest.mark.parametrize("outputs", [1, 3])
-@pytest.mark.parametrize(("name", "encoder"), SET_TRANSFORMERS)
-@torch.no_grad()
-def test_no_encoder_depends_on_batch_mates(name, encoder, outputs):
-    method = suite_of([name], encoder=encoder, encoder_options={"num_outputs": outputs})[name]
-    assert_no_batch_mates(method, genomes_of_all_sizes())
+def seed_of(seeds):
+    torch.manual_seed(0)
+    method = SeedModel(oracle.noise_of(COUNTS), FAMILIES, dim=6, num_heads=2, seeds=seeds).double()
+    with torch.no_grad():
+        for parameter in method.parameters():
+            parameter += torch.randn_like(parameter) * 0.3
+    return method.eval()
 
 
-@pytest.mark.parametrize(("name", "encoder"), SET_TRANSFORMERS)
-def test_every_seed_of_the_pool_counts(name, encoder):
+def test_every_seed_of_the_pool_counts():
     """Three vectors in the summary, of which each reaches the log-odds, of one genome by itself too."""
-    method = suite_of([name], encoder=encoder, encoder_options={"num_outputs": 3})[name]
-    encoder = method.contexts[0].encoder if name == "evidence" else method.encoder
-    assert encoder.num_outputs == 3
-    observed = row(genomes_of_all_sizes(), 0)
-    summaries = []
+    method, summaries = seed_of(3), []
+    assert_no_batch_mates(method, genomes_of_all_sizes())
 
     def keep(module, inputs, output):
         assert output.summary.shape == (1, 3, 6)
         summaries.append(output.summary)
         output.summary.retain_grad()
 
-    with_hook = encoder.register_forward_hook(keep)
-    method(observed).square().sum().backward()
+    with_hook = method.encoder.register_forward_hook(keep)
+    method(row(genomes_of_all_sizes(), 0)).square().sum().backward()
     with_hook.remove()
     assert (summaries[0].grad.abs().sum(-1) > 0).all()
 
@@ -125,8 +120,7 @@ def test_nothing_is_nan_without_references(suite, name):
 
 @pytest.mark.parametrize("name", oracle.TRAINED)
 def test_every_parameter_is_trained(name):
-    options = {"encoder": "ust", "encoder_options": {"num_outputs": 2}} if name in ("evidence", "seed") else {}
-    method = suite_of([name], **options)[name]
+    method = suite_of([name])[name]
     torch.stack(method.learned(genomes_of_all_sizes())).square().sum().backward()
     unused = [n for n, p in method.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
     # a key's bias shifts all scores of a query alike
@@ -137,8 +131,6 @@ def permuted(tensor, order):
     for axis, size in enumerate(tensor.shape):
         if size == FAMILIES:
             tensor = tensor.index_select(axis, order)
-        elif size == FAMILIES + 2:  # the autoencoder's input: families, completeness, contamination
-            tensor = tensor.index_select(axis, torch.cat([order, torch.tensor([FAMILIES, FAMILIES + 1])]))
     return tensor
 
 
@@ -342,12 +334,8 @@ def by_hand(name, method, seen, c, q):
         return oracle.logit(oracle.neighbours(seen, REFERENCES, [True] * len(REFERENCES), p)) + llr
     if name == "knn-likelihood":
         return oracle.logit(oracle.likeliest(llr, REFERENCES, [True] * len(REFERENCES), p)) + llr
-    if name == "pca":
-        scores = (there - c * p) @ weights["components"] / weights["spread"]
-        return weights["regression.weight"] @ scores + weights["regression.bias"] + llr
-    hidden = weights["encoder.0.weight"] @ [*there, c, q] + weights["encoder.0.bias"]
-    out = weights["decoder.weight"] @ np.maximum(hidden, 0) + weights["decoder.bias"]
-    return out + llr if name == "autoencoder-evidence" else out
+    scores = (there - c * p) @ weights["components"] / weights["spread"]
+    return weights["regression.weight"] @ scores + weights["regression.bias"] + llr
 
 
 @pytest.mark.parametrize("name", [n for n in ALL if n not in ("evidence", "seed")])
@@ -362,17 +350,6 @@ def test_baselines_by_hand(suite, name):
             name, suite[name], seen[i], float(observed.completeness[i]), float(observed.contamination[i])
         )
         assert np.allclose(found[i], expected, rtol=1e-6, atol=1e-6)
-
-
-@torch.no_grad()
-def test_the_mean_of_baselines():
-    suite = suite_of(["mean"])
-    observed = genomes_of_all_sizes()
-    parts = [suite[name](observed) for name in ("knn-likelihood", "pca", "autoencoder")]
-    assert torch.allclose(suite["mean"](observed), sum(parts) / 3, atol=1e-10)
-    assert list(suite.methods) == [*oracle.UNTRAINED, "pca", "autoencoder", "mean"]
-    weights = suite.state_dict()
-    assert not [name for name in weights if name.startswith("methods.mean.") and ".noise." not in name]
 
 
 def test_directions_of_a_large_table_are_those_of_the_whole():
@@ -451,7 +428,7 @@ def document(method, seen, heads, dim):
 @pytest.mark.parametrize("outputs", [1, 3])
 @torch.no_grad()
 def test_the_seed_is_its_document(outputs):
-    method = suite_of(["seed"], encoder_options={"num_outputs": outputs})["seed"]
+    method = seed_of(outputs)
     observed = genomes_of_all_sizes()
     found = method(observed)
     for i in range(len(observed)):

@@ -8,11 +8,12 @@ import torch
 from genome_oracle import COUNTS, FAMILIES, REFERENCES, genomes_of_all_sizes, observed_of, some_counts, suite_of
 
 from omniset.core.sets import SetBatch
-from omniset.genomes import mixing
-from omniset.genomes.methods import Compared
-from omniset.genomes.mixing import mix
-from omniset.genomes.model import PARTS, FamilyTokens, facts, mean_of_present
-from omniset.genomes.training import Clades, Genomes
+from omniset.genomes import training
+from omniset.genomes.model import PARTS, facts
+from omniset.genomes.noise import Recovery
+from omniset.genomes.references import Compared
+from omniset.genomes.seed import FamilyTokens, mean_of_present
+from omniset.genomes.training import Clades, Genomes, mix
 
 
 @pytest.fixture(scope="module")
@@ -25,16 +26,14 @@ def suite():
 
 def test_tokens_by_hand():
     counts = torch.tensor([[0, 2, 0, 0, 1], [0, 0, 0, 0, 0], [3, 1, 1, 0, 7]]).double()
-    for binary in (True, False):
-        tokens = FamilyTokens(5, 3, binary).double()
-        batch = tokens(counts)
-        assert batch.multiplicity.tolist() == [[1, 1, 0, 0], [0] * 4, [1] * 4]
-        assert not batch.elements[batch.multiplicity == 0].any()
-        for i, present in ((0, [1, 4]), (2, [0, 1, 2, 4])):
-            for position, family in enumerate(present):
-                count = 1.0 if binary else np.log1p(float(counts[i, family]))
-                expected = tokens.family.weight[family] + tokens.count.weight[:, 0] * count + tokens.count.bias
-                assert torch.allclose(batch.elements[i, position], expected, atol=1e-12)
+    tokens = FamilyTokens(5, 3).double()
+    batch = tokens(counts)
+    assert batch.multiplicity.tolist() == [[1, 1, 0, 0], [0] * 4, [1] * 4]
+    assert not batch.elements[batch.multiplicity == 0].any()
+    for i, present in ((0, [1, 4]), (2, [0, 1, 2, 4])):
+        for position, family in enumerate(present):
+            expected = tokens.family.weight[family] + tokens.count.weight[:, 0] + tokens.count.bias
+            assert torch.allclose(batch.elements[i, position], expected, atol=1e-12)
 
 
 def test_the_local_mean_is_of_present_families():
@@ -171,11 +170,10 @@ def test_every_predictor_has_its_own_loss():
         assert all(name.startswith(own) for name in trained)
 
 
-@pytest.mark.parametrize("encoder", [None, "ust"])
 @torch.no_grad()
-def test_the_network_is_told_the_quality(encoder):
+def test_the_network_is_told_the_quality():
     """Completeness, contamination and whether they were given reach the families' context, each by itself."""
-    model, seen = suite_of(["evidence"], encoder=encoder)["evidence"], some_counts(5, seed=5)
+    model, seen = suite_of(["evidence"])["evidence"], some_counts(5, seed=5)
     told = torch.ones(5, 2).double()
 
     def context(c, q, given=told):
@@ -227,18 +225,6 @@ def test_it_starts_as_the_simple_methods():
     assert float(model.neighbours.start.sum()) == pytest.approx(1)
     sharp = torch.tensor([30.0, 60.0, 120.0, 240.0]).double() / FAMILIES
     assert torch.allclose(model.neighbours.log_sharpness.exp(), sharp, rtol=1e-6)
-
-
-def test_families_start_at_principal_directions():
-    counts = some_counts(61)
-    model = suite_of(["evidence"], counts=counts, encoder="ust", random=False)["evidence"]
-    present = (counts > 0).astype(float)
-    _, vectors = np.linalg.eigh(np.cov(present.T))
-    found = model.contexts[0].tokens.family.weight.detach().numpy()
-    for j in range(6):
-        direction = vectors[:, -1 - j] * 0.5 * np.sqrt(FAMILIES)
-        rest = min(np.abs(found[:, j] - s * direction).max() for s in (1, -1))
-        assert rest < 0.05 * 5  # the noise added to it
 
 
 # ---------------------------------------------------------------------- the mixture
@@ -309,10 +295,11 @@ def test_families_that_were_not_observed_are_shifted(monkeypatch):
         return torch.full((len(observed), FAMILIES, 4), np.log(0.25)), about
 
     def levels(genomes, chosen, *_):
-        yield chosen, observed_of(seen[chosen].astype(int), 0.7, 0.05), None
+        ones = torch.ones(len(chosen))
+        yield chosen, observed_of(seen[chosen].astype(int), 0.7, 0.05), Recovery(ones, ones, ones)
 
     monkeypatch.setattr(model, "parts", parts)
-    monkeypatch.setattr(mixing, "degraded", levels)
+    monkeypatch.setattr(training, "degraded", levels)
     mix(model, Genomes(sp.csr_array(counts), clades, rows[:0], rows), seed=3)
     observed = observed_of(seen[:2].astype(int), 0.7, 0.05)
     weights, shift = model.balance(observed, torch.tensor([[1.0, 0, 0, 0, 0]] * 2))

@@ -152,7 +152,7 @@ def test_files_that_cannot_be(tmp_path, text, message):
 def completion(name, probability, observed, call, unknown=()):
     p = np.array(probability)
     quality = {"completeness": 90.0, "contamination": 0.0, "given": True, "novelty": 0.1, "nearest": "r", "far": False}
-    size = {"expected": 1.0, "low": 0.0, "high": 2.0, "method": "m"}
+    size = {"expected": 1.0, "low": 0.0, "high": 2.0}
     calls, odds = np.array(call, dtype=bool), np.log(p / (1 - p))
     return Completion(name, np.array(observed), odds, calls, dict.fromkeys(unknown, 1), **quality, **size)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from omniset.genomes.names import odd_names
+from omniset.genomes.headers import odd_names
 
 
 @pytest.mark.parametrize(

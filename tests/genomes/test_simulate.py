@@ -1,6 +1,4 @@
 import dataclasses
-import gzip
-import re
 
 import numpy as np
 import pandas as pd
@@ -9,8 +7,16 @@ from scipy.linalg import expm
 from scipy.stats import beta
 
 from omniset.genomes import simulate as module
-from omniset.genomes.simulate import Families, draw_families, gain_and_loss, simulate, write
-from omniset.genomes.trees import Tree, clades, read_newick, yule_tree
+from omniset.genomes.simulate import (
+    Families,
+    Tree,
+    clades,
+    draw_families,
+    gain_and_loss,
+    simulate,
+    write,
+    yule_tree,
+)
 
 SIGMAS = 4.5  # of a mean over draws; the seeds are fixed
 
@@ -32,7 +38,7 @@ def same(families, frequency, turnover, duplication, per_module=1):
 
 def before_and_after(t):
     """The first leaf is what the root was, the second is a branch away."""
-    return Tree(np.array([-1, 0, 0]), np.array([0.0, 0.0, t]), ["", "before", "after"])
+    return Tree(np.array([-1, 0, 0]), np.array([0.0, 0.0, t]))
 
 
 def assert_drawn_from(values, probabilities, variance=1.0):
@@ -138,8 +144,6 @@ def test_a_yule_tree(rng):
     assert (np.bincount(tree.parent[1:])[inner] == 2).all()
     assert np.abs(tree.depth[tree.leaves] - 1).max() < 1e-12
     assert tree.length.min() >= 0
-    assert len({tree.names[leaf] for leaf in tree.leaves}) == 997
-    assert {tree.names[node] for node in inner} == {""}
     # Pairs of leaves: n / 3, variance 2 n / 45 (McKenzie and Steel, "Distributions of cherries", 2000).
     cherries = (np.bincount(tree.parent[tree.leaves]) == 2).sum()
     assert abs(cherries - 997 / 3) < SIGMAS * np.sqrt(2 * 997 / 45)
@@ -150,87 +154,9 @@ def test_a_yule_tree(rng):
         yule_tree(1, rng)
 
 
-def newick(tmp_path, text, name="tree.nwk"):
-    path = tmp_path / name
-    path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
-    return path
-
-
-@pytest.mark.parametrize("name", ["tree.nwk", "tree.tre.gz"])
-def test_a_newick_tree(tmp_path, name):
-    text = "[&R] ((A:0.1,'it''s (B), [x];':2e-1)0.98:.3[&!c=1],\n(C_1 :0,D:4,E:5)'inner one':6):9;\n"
-    tree = read_newick(newick(tmp_path, text, name))
-    assert tree.parent.tolist() == [-1, 0, 1, 1, 0, 4, 4, 4]
-    assert tree.length.tolist() == [0, 0.3, 0.1, 0.2, 6, 0, 4, 5]
-    assert tree.names == ["", "", "A", "it's (B), [x];", "", "C_1", "D", "E"]
-    assert tree.leaves.tolist() == [2, 3, 5, 6, 7]
-    assert tree.depth.tolist() == pytest.approx([0, 0.3, 0.4, 0.5, 6, 6, 10, 11])
-
-
-def test_a_deep_newick_tree(tmp_path):
-    number = 5000
-    text = "(" * (number - 1) + "L0:1" + "".join(f",L{i}:1):1" for i in range(1, number)) + ";"
-    tree = read_newick(newick(tmp_path, text))
-    assert [tree.names[leaf] for leaf in tree.leaves] == [f"L{i}" for i in range(number)]
-    assert tree.depth[tree.leaves].tolist() == [number - 1, *range(number - 1, 0, -1)]
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "character 1: the file ends without ;"),
-        ("(A:1,B:1)", "character 10: the file ends without ;"),
-        ("(A:1,B:1", "character 9: the file ends without ;"),
-        ("(A:1,B:1;", "character 9: ';' where a bracket is still open"),
-        ("(A:1,B:1));", "character 10: ')' where no bracket is open"),
-        ("A:1,B:1;", "character 4: ',' where no bracket is open"),
-        ("(A:1,B:1); (C:1,D:1);", "character 12: there is more after the tree's end"),
-        ("(A:1,B);", "character 7: a branch without a length"),
-        ("((A:1,B:1),C:1);", "character 11: a branch without a length"),
-        ("(A:1,B:x);", "character 8: a branch length must be a finite number >= 0, it is 'x'"),
-        ("(A:1,B:-1);", "it is '-1'"),
-        ("(A:1,B:inf);", "it is 'inf'"),
-        ("(A:1,B:);", "it is ')'"),
-        ("(A:1,:1);", "character 6: unexpected ':'"),
-        ("(A:1,);", "character 6: a leaf without a name"),
-        ("();", "character 2: a leaf without a name"),
-        ("(A:1,A:1);", "character 6: a leaf has the name 'A', it must have one of its own"),
-        ("('':1,A:1);", "character 2: a leaf has the name ''"),
-        ("(A B:1,C:1);", "character 4: unexpected 'B'"),
-        ("(A:1:2,C:1);", "character 5: unexpected ':'"),
-        ("(A:1(B:1,C:1):1);", "character 5: unexpected '('"),
-        ("(A:1,'B:1);", "character 6: a quote is never closed"),
-        ("(A:1,[B:1);", "character 6: a comment is never closed"),
-        ("(A:1],B:1);", "character 5: unexpected ]"),
-    ],
-)
-def test_a_broken_newick_tree(tmp_path, text, message):
-    with pytest.raises(ValueError, match=f"tree.nwk: .*{re.escape(message)}"):
-        read_newick(newick(tmp_path, text))
-
-
-def test_a_newick_file_that_is_none(tmp_path):
-    with pytest.raises(FileNotFoundError, match="nowhere.nwk"):
-        read_newick(tmp_path / "nowhere.nwk")
-    path = tmp_path / "tree.gz"
-    for content in (b"(A:1,B:1);", gzip.compress(b"(A:1,B:1);")[:-9], b"\x1f\x8b\x08\0\0\0\0\0\0\xff\xff"):
-        path.write_bytes(content)
-        with pytest.raises(ValueError, match="tree.gz is not a whole gzip file"):
-            read_newick(path)
-    path = tmp_path / "tree.nwk"
-    path.write_bytes(b"(A\xff:1,B:1);")
-    with pytest.raises(ValueError, match="tree.nwk is not UTF-8 text"):
-        read_newick(path)
-
-
-def test_the_tree_of_the_archaea(data_folder):
-    tree = read_newick(data_folder / "genomes" / "archaea.tre")
-    names = pd.read_csv(data_folder / "genomes" / "archaea_metadata.tsv.gz", sep="\t", usecols=["assembly"])["assembly"]
-    assert {tree.names[leaf] for leaf in tree.leaves} == set(names)
-
-
-def test_clades_of_a_tree(tmp_path):
-    tree = read_newick(newick(tmp_path, "((a:2,b:2):8,(c:7,d:7):3);"))
+def test_clades_of_a_tree():
+    """((a:2,b:2):8,(c:7,d:7):3)"""
+    tree = Tree(np.array([-1, 0, 1, 1, 0, 4, 4]), np.array([0.0, 8, 2, 2, 3, 7, 7]))
     assert clades(tree) == [
         "d__Simulated;p__P1;c__C1;o__O1;f__F1;g__G1;s__S1",
         "d__Simulated;p__P1;c__C1;o__O1;f__F1;g__G2;s__S2",
@@ -281,26 +207,6 @@ def test_the_seed_decides():
     assert all(np.array_equal(one[name], again[name]) for name in one)
     for name in ("counts", "truth", "observed", "completeness", "contamination", "taxonomy"):
         assert not np.array_equal(one[name], other[name])
-
-
-def test_along_a_given_tree(tmp_path, rng):
-    sisters = [f"((a{i}:1e-9,b{i}:1e-9):50,c{i}:50):50" for i in range(11)]
-    path = newick(tmp_path, f"({','.join(sisters)});")
-    s = simulate(genomes=30, families=101, mags=3, tree=path)
-    assert {*s.genomes, *s.mags} == {f"{x}{i}" for x in "abc" for i in range(11)}
-    content = dict(zip([*s.genomes, *s.mags], np.concatenate([s.counts, s.truth]), strict=True))
-    shared = (s.counts > 0).sum(0) > 1  # others were given to a single reference
-    for i in range(11):
-        assert (content[f"a{i}"] == content[f"b{i}"])[shared].all()
-        assert (content[f"a{i}"] != content[f"c{i}"])[shared].any()
-    longer = newick(tmp_path, path.read_text().replace(":50", ":51200").replace("e-9", ".024e-6"), "longer.nwk")
-    assert (simulate(genomes=30, families=101, mags=3, tree=longer).counts == s.counts).all()
-    fewer = simulate(genomes=20, families=101, mags=3, tree=path)
-    assert {*fewer.genomes, *fewer.mags} < set(content)
-    with pytest.raises(ValueError, match="tree.nwk has 33 leaves, genomes \\+ mags must not be more, they are 34"):
-        simulate(genomes=30, mags=4, tree=path)
-    with pytest.raises(ValueError, match="tree.nwk: all branches have length 0"):
-        simulate(genomes=4, mags=1, tree=newick(tmp_path, "(a:0,b:0,c:0,d:0,e:0);"))
 
 
 @pytest.mark.parametrize(

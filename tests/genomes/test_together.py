@@ -5,7 +5,7 @@ import contextlib
 import numpy as np
 import pytest
 import torch
-from genome_oracle import evidence, logit, noise_of, some_counts, suite_of, table
+from genome_oracle import by, evidence, logit, noise_of, some_counts, suite_of, table
 from test_completions import one
 
 from omniset.cli import main
@@ -13,10 +13,10 @@ from omniset.genomes import GenomeTable
 from omniset.genomes.completer import _batch
 from omniset.genomes.metadata import check_quality
 from omniset.genomes.noise import Observed
-from omniset.genomes.together import each_with_others, joined, own_references
+from omniset.genomes.references import References
 
 pytestmark = pytest.mark.filterwarnings("ignore:quality", "ignore:. of . genomes", "ignore:.. of .. genomes")
-METHODS = ("model", "knn", "knn-likelihood")
+METHODS = ("evidence", "knn", "knn-likelihood")
 
 
 def batch_of(completer, mags, quality):
@@ -26,10 +26,11 @@ def batch_of(completer, mags, quality):
 @pytest.mark.parametrize("method", METHODS)
 def test_each_is_completed_by_the_references_and_all_others(completer, mags, quality, method):
     """As with a model whose references are these, the genome itself not among them."""
-    found = {c.name: c for c in completer.completions(table(mags), quality, method=method, together=True)}
+    with by(completer, method):
+        found = {c.name: c for c in completer.completions(table(mags), quality, together=True)}
     references, noise = completer.network_.references, completer.network_.noise
     before = references.presence
-    with joined(references, noise, [batch_of(completer, mags, quality)]) as number:
+    with references.together(noise, [batch_of(completer, mags, quality)]) as number:
         everything = references.presence
     assert number == len(mags)
     for row, name in enumerate(mags.index):
@@ -39,7 +40,7 @@ def test_each_is_completed_by_the_references_and_all_others(completer, mags, qua
             suite = completer.network_
             batch = batch_of(completer, mags.loc[[name]], quality)
             with torch.no_grad():
-                expected = suite[completer._name_of(method)](batch)[0].double().numpy()
+                expected = suite[method](batch)[0].double().numpy()
         finally:
             references.take(before)
         if found[name].far:  # drawn to what was observed
@@ -55,16 +56,17 @@ def test_it_is_not_as_if_each_were_alone(completer, mags, quality):
 def test_a_genome_without_others_is_as_alone(completer, mags, quality):
     for method in METHODS:
         single = mags.loc[["m5"]]
-        alone, both = (one(completer, single, quality, method=method, together=t) for t in (False, True))
+        with by(completer, method):
+            alone, both = (one(completer, single, quality, together=t) for t in (False, True))
         assert np.allclose(alone.log_odds, both.log_odds, rtol=1e-5, atol=1e-5)
         assert (alone.novelty, alone.nearest, alone.far) == (both.novelty, both.nearest, both.far)
 
 
 def test_order_and_batches_mean_nothing(completer, mags, quality, monkeypatch):
-    how = {"method": "knn-likelihood", "together": True}  # of the model's neighbours some are equally similar
-    expected = completer.complete(mags, quality, **how)
     shuffled = mags.iloc[np.random.default_rng(3).permutation(len(mags))]
-    assert np.allclose(completer.complete(shuffled, quality, **how).loc[mags.index], expected, atol=1e-5)
+    with by(completer, "knn-likelihood"):  # of the model's neighbours some are equally similar
+        expected, other = (completer.complete(some, quality, together=True) for some in (mags, shuffled))
+    assert np.allclose(other.loc[mags.index], expected, atol=1e-5)
     expected = completer.complete(mags, quality, together=True)
     for size in (1, 4, 11):
         monkeypatch.setattr(completer, "batch_size", size)
@@ -74,8 +76,8 @@ def test_order_and_batches_mean_nothing(completer, mags, quality, monkeypatch):
 def test_the_same_genome_several_times(completer, mags):
     """Copies of one genome are references for each other, each is not for itself."""
     copies = GenomeTable.from_frame(mags.loc[["m5"]].iloc[[0, 0, 0]].set_axis(["a", "b", "c"]))
-    how = {"method": "knn-likelihood", "together": True}
-    found = [one.log_odds for one in completer.completions(copies, **how)]
+    with by(completer, "knn-likelihood"):
+        found = [one.log_odds for one in completer.completions(copies, together=True)]
     assert np.allclose(found[0], found[1], atol=1e-4)
     assert np.allclose(found[0], found[2], atol=1e-4)
 
@@ -95,7 +97,7 @@ def test_references_are_as_before(completer, mags, quality):
     assert len(references.presence) == len(before) + len(mags)
     stream.close()
     assert torch.equal(references.presence, before)
-    with contextlib.suppress(RuntimeError), joined(references, completer.network_.noise, []):
+    with contextlib.suppress(RuntimeError), references.together(completer.network_.noise, []):
         raise RuntimeError
     assert torch.equal(references.presence, before)
     assert completer.complete(mags[:0], together=True).empty
@@ -110,7 +112,7 @@ def test_what_a_genome_is_joined_with_by_hand():
     quality = [np.linspace(0.5, 1.0, 7), np.linspace(0.15, 0.0, 7)]
     observed = Observed(torch.from_numpy(seen).double(), *map(torch.from_numpy, quality))
     noise = noise_of(counts)
-    with joined(suite.references, noise, [observed]) as number:
+    with suite.references.together(noise, [observed]) as number:
         presence = suite.references.presence.numpy() / 255
     assert number == 7
     assert not presence[23 + 2].any()
@@ -136,8 +138,8 @@ def test_how_much_of_the_likeliest_is_completed_together():
     observed = Observed(seen, torch.linspace(0.5, 1, 7).double(), torch.linspace(0.1, 0, 7).double())
     references, noise = suite.references, suite.noise
     assert not references.compare(observed, noise).company.any()
-    with joined(references, noise, [observed]) as number:
-        observed.excluded = own_references(0, 7, 23, number)
+    with references.together(noise, [observed]):
+        observed.excluded = references.themselves(0, 7)
         presence = references.presence.double().numpy() / 255
         found = references.compare(observed, noise).company
     for row, share in enumerate(found.tolist()):
@@ -155,7 +157,7 @@ def test_batches_are_read_with_all_others(completer, mags, quality):
     before = len(references.presence)
     batches = [batch_of(completer, some, quality) for some in (mags[:3], mags[3:])]
     at = 0
-    for position, observed in each_with_others(references, noise, batches):
+    for position, observed in references.each_with_others(noise, batches):
         assert torch.equal(observed.counts, batches[position].counts)
         assert len(references.presence) == before + len(mags)
         which = [before + at + row for row in range(len(observed))]
@@ -166,7 +168,9 @@ def test_batches_are_read_with_all_others(completer, mags, quality):
 
 
 def test_which_reference_is_the_genome_itself():
-    assert own_references(2, 2, 3, 5).int().tolist() == [[0, 0, 0, 0, 0, 1, 0, 0], [0, 0, 0, 0, 0, 0, 1, 0]]
+    references = References(8, 5)
+    references.joined = 5
+    assert references.themselves(2, 2).int().tolist() == [[0, 0, 0, 0, 0, 1, 0, 0], [0, 0, 0, 0, 0, 0, 1, 0]]
 
 
 def test_parts_are_not_together(capsys, tmp_path):

@@ -8,8 +8,15 @@ from typing import Any, Literal
 
 from omniset.cli.options import Saving, given, split, takes
 from omniset.cli.parts import in_parts
-from omniset.genomes.options import CompleterOptions, Method
+from omniset.genomes.options import CompleterOptions
 from omniset.options import Computing
+
+AT_ONCE = 64  # genomes written at a time
+ESTIMATED = (
+    "no file of qualities: completeness and contamination are estimated from marker families; --quality gives those of "
+    "CheckM2"
+)
+SHOWN = ("100/0", "95/0", "90/0", "70/0", "50/0", "70/5", "50/5")  # conditions that MultiQC is given
 
 
 @takes(CompleterOptions)
@@ -44,11 +51,52 @@ def fit(
         identifiers: Which families, where the table has several kinds: COG, KO, Pfam, EC, CAZy, ... "auto": the main
             one.
     """
-    from omniset.genomes import runs
+    from omniset.genomes import report
+    from omniset.genomes.completer import GenomeCompleter
+    from omniset.genomes.data import read_qualities, read_table, read_taxonomy
+    from omniset.report.blocks import many
+    from omniset.runs import devices
+    from omniset.runs.console import say
+    from omniset.runs.folders import unfinished
     from omniset.runs.processes import one_voice
+    from omniset.runs.verbs import working_folder
 
-    with one_voice(1, 1):
-        runs.fit(table, taxonomy, quality, out, format, identifiers, given(CompleterOptions, options), resume)
+    completer = GenomeCompleter(**given(CompleterOptions, options))
+    completer.check_arguments()
+    completer.check_resumed(unfinished(out), resume)
+    device = devices.find(completer.device).type
+    about: dict[str, Any] = {"makes": ["GenomeCompleter"], "reads": [table, taxonomy, quality], "resume": resume}
+    with (
+        one_voice(1, 1),
+        working_folder(out, "genomes", "fit", seed=completer.seed, device=device, **about) as folder,
+    ):
+        genomes = read_table(table, format=format, identifiers=identifiers, progress=completer.progress)
+        known = None if taxonomy is None else read_taxonomy(taxonomy)
+        own = None if quality is None else read_qualities(quality)
+        say(f"{len(genomes):,} genomes, {len(genomes.families):,} families")
+        completer.fit(genomes, known, own, folder=folder.path, resume=resume)
+        if not folder.first:
+            return
+        folder.save(completer, {"provenance": folder.provenance})
+        sizes, worst = completer.sizes_, max(completer.levels_, key=lambda level: level.ece)
+        line = (
+            f"on {many(sizes['validation'], 'validation genome')}, {many(sizes['validation clades'], 'clade')}: "
+            f"expected calibration error over all families at most {worst.ece:.4f} (completeness "
+            f"{worst.completeness:g} %, contamination {worst.contamination:g} %); evaluate says that of missing "
+            "families"
+        )
+        notes = [f"  {note}" for note in completer.notes_]
+        made = report.of_fit(folder.about(f"Model of {table.name}", completer.notes_), completer)
+        folder.write(made, histories=completer.histories_, files=["the model"], lines=[line, *notes])
+
+
+def _fitted(model: Path, overrides: Mapping[str, Any]) -> Any:
+    from omniset.genomes.completer import GenomeCompleter
+
+    completer = GenomeCompleter.load(model)
+    completer.set_params(**{name: value for name, value in overrides.items() if value is not None})
+    completer.check_arguments()
+    return completer
 
 
 def _parts(arguments: dict[str, Any]) -> list[Path]:
@@ -93,7 +141,6 @@ def complete(
     out: Path = Path("completed"),
     precision: float | None = None,
     threshold: float = 0.5,
-    method: Method | None = None,
     modules: Path | None = None,
     detection: str | None = None,
     together: bool = False,
@@ -115,7 +162,6 @@ def complete(
         precision: Such as 0.95: add or remove a family only where at least this share of such changes was right on
             clades kept back in training. null: by threshold.
         threshold: Call families with at least this probability present.
-        method: Another one than at fit: "knn", "prevalence-bayes", "auto", ... null: that of the model.
         modules: Definitions of modules in KEGG's notation, or a table of the families of pathways: how probable it is
             that each is complete. null: none.
         detection: How often families are recovered, as a multiple of what completeness says: a table with columns
@@ -126,27 +172,56 @@ def complete(
         identifiers: Which families, where the table has several kinds. "auto": those that the model knows.
         output: Kind of files that are written.
     """
-    from omniset.genomes import runs
+    from contextlib import ExitStack
+    from itertools import islice
 
-    runs.complete(
-        table,
-        model,
-        quality,
-        out,
-        method=method,
-        threshold=threshold,
-        precision=precision,
-        format=format,
-        identifiers=identifiers,
-        output=output,
-        modules=modules,
-        detection=detection,
-        together=together,
-        overrides=given(CompleterOptions, options),
-    )
+    import pandas as pd
+
+    from omniset.genomes import report
+    from omniset.genomes.completion import Cohort, contig_rows, long_rows, wide_rows
+    from omniset.genomes.data import GenomeFile, read_qualities
+    from omniset.genomes.modules import Modules, read_modules
+    from omniset.runs.verbs import working_folder
+    from omniset.tables.files import TableWriter
+
+    completer = _fitted(model, given(CompleterOptions, options))
+    reads = [table, model, quality, modules]
+    with working_folder(out, "genomes", "completion", reads=reads, seed=completer.seed) as folder:
+        stated = None if quality is None else read_qualities(quality)
+        file = GenomeFile(table, format=format, identifiers=identifiers, known=completer.families_)
+        how: dict[str, Any] = {"threshold": threshold, "precision": precision, "detection": detection}
+        completions = completer.completions(file, stated, **how, together=together)
+        pathways = None if modules is None else Modules(read_modules(modules), completer.families_)
+        cohort = Cohort(completer.families_, completer.vocabulary_)
+        with ExitStack() as stack:  # the tables appear together, or not at all
+            writers: dict[str, TableWriter] = {}
+            while group := list(islice(completions, AT_ONCE)):
+                for one in group:
+                    cohort.add(one)
+                rows = {
+                    "calls": long_rows(group, cohort.families),
+                    "probabilities": wide_rows(group, cohort.families),
+                    "summary": pd.DataFrame(cohort.rows[-len(group) :]),
+                    **({} if pathways is None else {"modules": pathways.table(group)}),
+                    **({"contigs": contig_rows(group)} if any(one.contigs for one in group) else {}),
+                }
+                for name, frame in rows.items():
+                    if name not in writers:
+                        writers[name] = stack.enter_context(TableWriter(folder.path / f"{name}.{output}"))
+                    writers[name].write(frame)
+        notes = [*([] if stated is not None else [ESTIMATED]), *([] if pathways is None else pathways.notes())]
+        summary = cohort.summary
+        line = (
+            f"{len(summary):,} genomes: {int(summary['added'].sum()):,} families added, "
+            f"{int(summary['removed'].sum()):,} removed; {int(summary['far'].sum()):,} genomes far from the references"
+        )
+        about = folder.about(f"Completion of {table.name}", notes)
+        how = {"threshold": threshold, "precision": precision, "modules": pathways}
+        made = report.of_completion(about, cohort, completer, **how)
+        folder.write(made, files=[f"{name}.{output}" for name in writers], lines=[line, *notes])
 
 
-@takes(CompleterOptions, but=["architecture", "method"])
+@takes(CompleterOptions, but=["architecture"])
 @takes(Saving, "replace")
 def evaluate(
     table: Path,
@@ -174,8 +249,8 @@ def evaluate(
         quality: How complete these genomes are themselves, as for fit: those of at least 99 % are also judged alone,
             and tell whether probabilities and sizes are right. null: not known.
         out: Folder for the report, the metrics and the rows of every seed.
-        methods: Beside the model and the untrained baselines: pca, autoencoder, autoencoder-evidence, mean, seed,
-            separated by commas. null: all but seed.
+        methods: Beside the model and the untrained baselines: no-network, pca, seed, separated by commas. null: all but
+            seed.
         seeds: How many splits, each trained on anew.
         resume: Keep the seeds that are done in the same folder.
         test_fraction: Share of the genomes kept for the test, by whole clades.
@@ -183,22 +258,44 @@ def evaluate(
         format: Of the table, as for fit. "auto": recognised by its columns.
         identifiers: Which families, where the table has several kinds.
     """
-    from omniset.genomes import runs
+    from omniset.genomes import report
+    from omniset.genomes.completer import GenomeCompleter
+    from omniset.genomes.data import read_qualities, read_table, read_taxonomy
+    from omniset.genomes.evaluate import DEFAULT
+    from omniset.genomes.evaluate import evaluate as run
+    from omniset.report import multiqc
+    from omniset.runs import devices
+    from omniset.runs.console import say
+    from omniset.runs.verbs import working_folder
 
-    runs.evaluate(
-        table,
-        taxonomy,
-        quality,
-        out,
-        methods=split(methods),
-        seeds=seeds,
-        test_fraction=test_fraction,
-        precision=precision,
-        format=format,
-        identifiers=identifiers,
-        arguments=given(CompleterOptions, options),
-        resume=resume,
-    )
+    arguments = given(CompleterOptions, options)
+    completer = GenomeCompleter(**arguments)
+    completer.check_arguments()
+    chosen, device = split(methods), devices.find(completer.device).type
+    about: dict[str, Any] = {"reads": [table, taxonomy, quality], "resume": resume}
+    with working_folder(out, "genomes", "evaluation", seed=completer.seed, device=device, **about) as folder:
+        evaluation = run(
+            read_table(table, format=format, identifiers=identifiers, progress=completer.progress),
+            None if taxonomy is None else read_taxonomy(taxonomy),
+            None if quality is None else read_qualities(quality),
+            methods=DEFAULT if chosen is None else chosen,
+            seeds=seeds,
+            test_fraction=test_fraction,
+            precision=precision,
+            folder=folder.path,
+            resume=resume,
+            say=say if completer.progress else lambda line: None,
+            **arguments,
+        )
+        compared = evaluation.comparison
+        compared.write_rows(folder.path / "scores.csv.gz", evaluation.columns)
+        folder.write(
+            report.of_evaluation(folder.about(f"Evaluation on {table.name}", evaluation.notes), evaluation),
+            metrics=evaluation.numbers(),
+            scores={c: scores for c, scores in multiqc.of_ours(compared).items() if c in SHOWN},
+            files=["scores.csv.gz", "rows/"],
+            lines=[*compared.lines(evaluation.decisive), *filter(None, [evaluation.imprecise()])],
+        )
 
 
 @takes(Computing, "progress")
@@ -225,15 +322,37 @@ def explain_call(
         table: With the genome, as for complete.
         model: Folder that fit wrote.
         quality: Completeness and contamination in percent, as for complete.
-        out: Table of all observed families: by how much the log-odds would fall without each, and its attribution.
-            Ends in .parquet, .csv or .tsv; the last two may be compressed (.gz, .bz2, .xz).
+        out: Table of all observed families: by how much the log-odds would fall without each. Ends in
+            .parquet, .csv or .tsv; the last two may be compressed (.gz, .bz2, .xz).
         top: Families to print.
         format: Of the table, as for fit. "auto": recognised by its columns.
         identifiers: Which families, where the table has several kinds.
     """
-    from omniset.genomes import runs
+    from omniset.genomes.data import GenomeFile, GenomeTable, read_qualities, watched
+    from omniset.runs.console import noted, say, say_notes
+    from omniset.runs.folders import new_file
+    from omniset.tables.files import TableWriter, kind_of
 
-    runs.explain(genome, family, table, model, quality, out, format, identifiers, top, given(Computing, options))
+    if top < 1:
+        raise ValueError(f"top must be >= 1, got {top}")
+    completer = _fitted(model, given(Computing, options))
+    if out is not None:
+        kind_of(out)
+        new_file(out, table)
+    with noted() as notes:
+        file = GenomeFile(table, format=format, identifiers=identifiers, known=completer.families_)
+        one = next((g for g in watched(file, completer.progress, "reading") if g.name == genome), None)
+        if one is None:
+            raise ValueError(f"genome {genome!r} is not in {table}")
+        stated = None if quality is None else read_qualities(quality)
+        why = completer.explain(GenomeTable.from_genomes([one]), genome, family, stated)
+        description = str(completer.vocabulary_.set_index("family")["description"][why.family])
+        say("\n".join(why.lines(description, top)))
+        if out is not None:
+            with TableWriter(out) as writer:
+                writer.write(why.families.assign(genome=genome, explained=family))
+            say(f"\nWritten to {out}: {len(why.families)} families")
+        say_notes(notes())
 
 
 @takes(Saving)
@@ -244,7 +363,6 @@ def simulate(
     mags: int = 100,
     completeness: tuple[float, float] = (50.0, 95.0),
     contamination: tuple[float, float] = (0.0, 10.0),
-    tree: Path | None = None,
     seed: int = 0,
 ) -> None:
     """Make tables to try the others on: gene content that evolved by gain and loss along a tree.
@@ -259,18 +377,17 @@ def simulate(
         mags: Incomplete genomes.
         completeness: Lowest and highest, in percent, such as "[50,95]".
         contamination: Lowest and highest, in percent, such as "[0,10]".
-        tree: A Newick file with at least as many leaves. null: one is drawn.
         seed: The same seed gives the same tables.
     """
-    from omniset.genomes import runs
+    from omniset.genomes import simulate as simulator
+    from omniset.runs.console import say, say_notes
+    from omniset.runs.verbs import working_folder
 
-    runs.simulate(
-        out,
-        genomes=genomes,
-        families=families,
-        mags=mags,
-        completeness=completeness,
-        contamination=contamination,
-        seed=seed,
-        tree=tree,
+    with working_folder(out, "genomes", "simulation") as folder:
+        made = simulator.simulate(genomes, families, mags, completeness, contamination, seed)
+        simulator.write(folder.path, made)
+        say_notes(folder.warnings())
+    say(
+        f"Written to {out}: families.tsv ({len(made.genomes)} genomes x {len(made.families)} families), "
+        f"taxonomy.tsv, mags.tsv ({len(made.mags)} incomplete genomes), quality_report.tsv, truth.tsv"
     )

@@ -13,9 +13,8 @@ from omniset.lazy import lazily
 
 if TYPE_CHECKING:
     from omniset.genomes.completer import GenomeCompleter
-    from omniset.genomes.completion import Completion
+    from omniset.genomes.completion import Completion, Explanation
     from omniset.genomes.data import Genome, GenomeFile, GenomeTable, read_qualities, read_table, read_taxonomy
-    from omniset.genomes.explaining import Explanation
 
 __all__ = [
     "Completion",
@@ -33,7 +32,7 @@ __getattr__, __dir__ = lazily(
     __name__,
     {
         "Completion": "completion",
-        "Explanation": "explaining",
+        "Explanation": "completion",
         "Genome": "data",
         "GenomeCompleter": "completer",
         "GenomeFile": "data",

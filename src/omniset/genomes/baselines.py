@@ -1,19 +1,60 @@
-"""What a model must beat: doing nothing, prevalence, neighbours, principal components, autoencoders."""
+"""Ways of completing a genome: what all of them are, and those that our model must beat: doing nothing, prevalence,
+neighbours, principal components.
+"""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import numpy as np
 import scipy.sparse as sp
 import torch
 from jaxtyping import Float
+from sklearn.decomposition import PCA
 from torch import Tensor, nn
 
-from omniset.genomes.methods import Method, References, log_odds_of, principal_directions
 from omniset.genomes.noise import NoiseModel, Observed
+from omniset.genomes.references import References, log_odds_of
 
 CERTAIN = 7.0  # log-odds of a probability of 0.999
+
+
+class Method(nn.Module):
+    """Log-odds, for each genome and family of the vocabulary, that the complete genome has the family.
+
+    A genome of which nothing was observed gets the prior: the log-odds of the prevalence in the training genomes.
+
+    Args:
+        noise: Shared by the methods of one completer.
+
+    Attributes:
+        trained: Whether there are weights to be learned; else `fit` is all.
+    """
+
+    trained = False
+
+    def __init__(self, noise: NoiseModel) -> None:
+        super().__init__()
+        self.noise = noise
+
+    def fit(self, counts: sp.csr_array, rng: np.random.Generator) -> None:
+        """Take what can be had of the (genomes, families) complete training genomes without training."""
+
+    def forward(self, observed: Observed) -> Float[Tensor, "genomes families"]:
+        settled, given = self.noise.settle(observed)
+        empty = ~observed.present.any(1, keepdim=True)
+        return torch.where(empty, self.noise.prior(), self.log_odds(settled, given))
+
+    def learned(self, observed: Observed) -> list[Float[Tensor, "genomes families"]]:
+        """The log-odds that training makes right, each by a loss of its own."""
+        return [self(observed)]
+
+    def log_odds(self, observed: Observed, given: Float[Tensor, "genomes two"]) -> Float[Tensor, "genomes families"]:
+        """What forward gives for genomes with at least one family.
+
+        Args:
+            observed: With estimates where completeness or contamination is not known.
+            given: 1 where it is.
+        """
+        raise NotImplementedError
 
 
 class AsIs(Method):
@@ -66,17 +107,6 @@ class LikelihoodNeighbours(Method):
         return log_odds_of(self.references.likeliest(observed, likelihood, self.noise.prevalence)) + evidence
 
 
-class Mean(Method):
-    """The mean of the log-odds of other methods."""
-
-    def __init__(self, noise: NoiseModel, methods: Sequence[Method]) -> None:
-        super().__init__(noise)
-        self.methods = tuple(methods)  # no submodules: their weights are their own
-
-    def log_odds(self, observed: Observed, given: Float[Tensor, "genomes two"]) -> Float[Tensor, "genomes families"]:
-        return torch.stack([method.log_odds(observed, given) for method in self.methods]).mean(0)
-
-
 class PrincipalComponents(Method):
     """Logistic regression of every family on the principal components of the observed ones, plus the evidence.
 
@@ -117,27 +147,16 @@ class PrincipalComponents(Method):
         return self.regression(self.gain * scores)
 
 
-class Autoencoder(Method):
-    """A denoising autoencoder (Vincent et al., "Extracting and composing robust features with denoising autoencoders",
-    2008): presence, completeness and contamination in, log-odds out.
-
-    Args:
-        with_evidence: Add the evidence to its output, which then need not copy what was observed.
-    """
-
-    trained = True
-
-    def __init__(self, noise: NoiseModel, families: int, with_evidence: bool, dim: int = 256) -> None:
-        super().__init__(noise)
-        self.with_evidence = with_evidence
-        self.encoder = nn.Sequential(nn.Linear(families + 2, dim), nn.ReLU(), nn.Dropout(0.1))
-        self.decoder = nn.Linear(dim, families)
-
-    def fit(self, counts: sp.csr_array, rng: np.random.Generator) -> None:
-        with torch.no_grad():
-            self.decoder.bias.copy_(self.noise.prior())
-
-    def log_odds(self, observed: Observed, given: Float[Tensor, "genomes two"]) -> Float[Tensor, "genomes families"]:
-        quality = torch.stack([observed.completeness, observed.contamination], 1)
-        log_odds = self.decoder(self.encoder(torch.cat([observed.present.to(observed.counts), quality], 1)))
-        return log_odds + self.noise.evidence(observed) if self.with_evidence else log_odds
+def principal_directions(
+    counts: sp.csr_array, rank: int
+) -> tuple[Float[np.ndarray, " components"], Float[np.ndarray, "components families"]]:
+    """The largest singular values, at most `rank`, and principal directions of the centred presence of families."""
+    present = (counts > 0).astype(np.float32)
+    if min(present.shape) > max(4 * rank, 100):
+        # The centred table is not sparse and is never made: Lanczos iterations need its products alone.
+        fitted = PCA(rank, svd_solver="arpack", random_state=0).fit(present)
+        return fitted.singular_values_.astype(np.float32), fitted.components_.astype(np.float32)
+    centred = present.toarray()
+    centred -= centred.mean(0)
+    _, values, directions = np.linalg.svd(centred, full_matrices=False)
+    return values[:rank], directions[:rank]

@@ -18,36 +18,40 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from omniset.fitted import Estimator
-from omniset.genomes import calibration, explaining, incomplete, learning
-from omniset.genomes.completion import About, Completion, Matching, Rule, complete, refuse_far
-from omniset.genomes.contigs import judged, without_foreign
+from omniset.genomes import thresholds
+from omniset.genomes.completion import About, Completion, Explanation, Matching, complete, explain
+from omniset.genomes.contamination import judged, without_foreign
 from omniset.genomes.data import RANKS, Genome, GenomeFile, GenomeTable, Table, as_table, kind_of_identifier, watched
-from omniset.genomes.explaining import Explanation
-from omniset.genomes.identifiers import normalise
+from omniset.genomes.headers import normalise
 from omniset.genomes.metadata import (
+    WHOLE,
     Quality,
     check_bounds,
     check_quality,
     completeness_of,
     lineages,
+    read_detection,
     warn_of_small,
 )
-from omniset.genomes.model import EvidenceModel
+from omniset.genomes.model import EvidenceModel, Mixture
 from omniset.genomes.noise import Observed
 from omniset.genomes.options import CompleterOptions
-from omniset.genomes.recovery import Detection, detection_of
-from omniset.genomes.suite import UNMOVED, UNTRAINED, Suite
-from omniset.genomes.together import joined, own_references
-from omniset.genomes.training import Clades, Genomes, split
-from omniset.options import blaming
+from omniset.genomes.references import known, lacking
+from omniset.genomes.thresholds import Level, Rule
+from omniset.genomes.training import TRAINING, Clades, Draws, Genomes, Suite, carriers, split
 from omniset.report.blocks import many
 from omniset.runs import devices
 from omniset.runs.console import telling
 from omniset.runs.finite import require_finite_outputs
 from omniset.tables.files import listed
 from omniset.training import artefacts, schema
+from omniset.training.fit import as_long
 
 FEW = 10  # clades kept back: with fewer, what they tell may not hold for others
+# Of large tables: genomes learned from in all epochs together, at least once each; and kept-back ones that are asked.
+MOST_READ, MOST_ASKED = 30_000, 400
+ACCESSORY = "accessory"  # rare families are recovered less often, as `noise.accessory_loss` has it
+Detection = str | Path | pd.Series | None
 
 
 class GenomeCompleter(CompleterOptions, Estimator):
@@ -58,7 +62,7 @@ class GenomeCompleter(CompleterOptions, Estimator):
 
     Attributes:
         families_: The vocabulary.
-        network_: All methods.
+        network_: The model, its noise model and its reference genomes.
         history_: A dict per epoch of the architecture's training.
         notes_: What was decided on the data, a sentence each.
         levels_, accessory_levels_: What validation says, level by level: as it stands, and of genomes whose rare
@@ -67,7 +71,7 @@ class GenomeCompleter(CompleterOptions, Estimator):
     """
 
     FITTED: ClassVar[dict[str, Any]] = {
-        "trained": schema.array(schema.TEXT),
+        "methods": schema.array(schema.TEXT),
         "references": schema.SIZE,
         "families": schema.SIZE,
         "levels": schema.array(schema.OBJECT),
@@ -155,48 +159,139 @@ class GenomeCompleter(CompleterOptions, Estimator):
         start, root = time.monotonic(), None if folder is None else Path(folder)
         everything, single = np.sort(np.concatenate([train, validation])), train[:0]
         if self.refit:  # else they would stay out of the model
-            single = learning.singles(clades, train, len(validation), self.seed)
+            single = clades.singles(train, min(len(validation), MOST_ASKED), self.seed)
             train = np.setdiff1d(train, single)
-        stated = incomplete.known(completeness_of(quality, table.names))
-        genomes, vocabulary = learning.genomes_of(self, table, clades, train, validation, stated, single)
-        genomes.itself, lacking = incomplete.believed(genomes, self.seed)
+        stated = known(completeness_of(quality, table.names))
+        genomes, vocabulary = self.genomes_of(table, clades, train, validation, stated, single)
+        lack = 0.0
+        if stated is not None:
+            lack = lacking(genomes.counts[genomes.references], stated[genomes.references], self.seed)
+            genomes.itself = 1 - lack * (1 - stated)
         self.with_taxonomy_, self.sizes_ = clades.given, _sizes(clades, train, genomes.validation)
         self.sizes_["genomes"] = len(everything)
-        self.trained_ = [*dict.fromkeys([*self._trained(), *also])]
-        how: dict[str, Any] = {"resume": resume, "fingerprint": self.fingerprint()}
-        suite, self.histories_ = learning.learn(self, genomes, self.trained_, root, **how)
-        self.history_ = self.histories_.get(self.architecture, [])
-        main = self._calibrated(self.method)
-        # What "auto" chooses among, and the completer's own.
-        candidates = {name: suite[name] for name in (*self._trained(), "knn", "prevalence-bayes", "as-is", main)}
-        levels = calibration.calibrate(candidates, main, genomes, self.seed, devices.find(self.device))
+        self.methods_ = [*dict.fromkeys([self.architecture, *also])]
+        suite, self.histories_ = self._learn(genomes, root, resume)
+        self.history_ = self.histories_[self.architecture]
+        device = devices.find(self.device)
+        levels = thresholds.calibrate(suite[self.architecture], genomes, self.seed, device, suite.references)
         self.levels_, self.accessory_levels_ = levels
-        notes, asked = [*clades.notes(), *_of_asked(genomes, validation)], genomes.validation
-        notes += incomplete.notes(stated, lacking, everything, levels[0])
+        asked = genomes.validation
+        notes = [*clades.notes(), *_of_incomplete(stated, lack, everything, levels[0])]
+        if len(asked) < len(validation):
+            whole = f"{len(asked):,} of {len(validation):,} genomes that were kept back"
+            notes.append(f"{whole} are asked for weights and thresholds, drawn over the clades")
         if self.refit:
             # What was kept back has told what it was kept back for.
-            genomes, vocabulary = learning.genomes_of(self, table, clades, everything, everything[:0], genomes.itself)
+            genomes, vocabulary = self.genomes_of(table, clades, everything, everything[:0], genomes.itself)
             telling(self.progress)(f"learning anew, from all {len(everything):,} genomes")
-            again = None if root is None else root / "refit"
-            suite = learning.learn_anew(self, suite, self.histories_, len(train), genomes, self.trained_, again, **how)
+            suite = self._learn_anew(suite, len(train), genomes, None if root is None else root / "refit", resume)
         self.network_ = suite.to("cpu")
         self._set_vocabulary(vocabulary)
         self.sizes_["families"] = len(vocabulary)
         self.references_ = _lineages([table.names[i] for i in genomes.references], taxonomy)
-        self.notes_ = [*notes, *_of_vocabulary(len(vocabulary), len(table.families), self.min_genomes)]
-        self.notes_ += _of_drawn(len(genomes.references), len(genomes.train))
-        self.notes_ += _of_kept_back(clades, asked, taxonomy, table.names, self.clade, self.refit)
+        left_out = len(table.families) - len(vocabulary)
+        if left_out:
+            least = "any genome" if self.min_genomes == 1 else f"min_genomes={self.min_genomes} genomes"
+            few = f"{left_out:,} of {len(table.families):,} families are not in {least} learned from"
+            notes.append(f"{few}, and are left out of the vocabulary")
+        if len(genomes.references) < len(genomes.train):
+            kept = f"{len(genomes.references):,} of {len(genomes.train):,} genomes are kept to compare with"
+            notes.append(f"{kept}, drawn over the clades")
+        self.notes_ = [*notes, *_of_kept_back(clades, asked, taxonomy, table.names, self.clade, self.refit)]
         if len(single):
             self.notes_.append(f"{many(len(single), 'genome')} of the other clades told weights as well")
         self.seconds_ = round(time.monotonic() - start, 1)
         return self
+
+    def genomes_of(
+        self,
+        table: GenomeTable,
+        clades: Clades,
+        train: Int[np.ndarray, " train"],
+        validation: Int[np.ndarray, " validation"],
+        itself: Float[np.ndarray, " genomes"] | None = None,
+        single: Int[np.ndarray, " single"] | None = None,
+    ) -> tuple[Genomes, pd.DataFrame]:
+        """What is learned from, and the vocabulary: this and the references are those of the training genomes. Of many
+        validation genomes 400 are taken.
+
+        Args:
+            itself, single: See Genomes.
+
+        Raises:
+            ValueError: No family is in enough of them.
+        """
+        columns = np.flatnonzero(carriers(table.counts, train) >= self.min_genomes)
+        if not len(columns):
+            raise ValueError(f"no family is in min_genomes={self.min_genomes} training genomes")
+        vocabulary = pd.DataFrame({"family": [table.families[i] for i in columns]})
+        for name, texts in (("category", table.categories), ("description", table.descriptions)):
+            vocabulary[name] = [texts.get(family, "") for family in vocabulary["family"]]
+        references = clades.drawn(train, self.max_references, self.seed)
+        validation = clades.drawn(validation, MOST_ASKED, self.seed)
+        single = train[:0] if single is None else single
+        counts = table.counts if len(columns) == len(table.families) else table.counts[:, columns]
+        return Genomes(counts, clades, train, validation, references, itself, single), vocabulary
+
+    def _learn(
+        self, genomes: Genomes, folder: Path | None, resume: bool, epochs: dict[str, int] | None = None
+    ) -> tuple[Suite, dict[str, list[dict[str, Any]]]]:
+        """The methods, learned, and a dict per epoch of those that are trained.
+
+        Args:
+            epochs: Of each method that is trained, instead of stopping early.
+        """
+        (lowest, highest), (cleanest, dirtiest) = self.completeness, self.contamination
+        training = ("batch_size", "learning_rate", "weight_decay", "patience", "device", "progress")
+        with torch.random.fork_rng():
+            torch.manual_seed(self.seed)
+            suite = Suite(genomes.counts.shape[1], len(genomes.references), self.methods_)
+        histories = suite.fit(
+            genomes,
+            main=self.architecture,
+            draws=Draws((lowest / 100, highest / 100), (cleanest / 100, dirtiest / 100)),
+            seed=self.seed,
+            folder=folder,
+            epochs=self._planned(len(genomes.train)),
+            instead=epochs,
+            resume=resume,
+            fingerprint=self.fingerprint(),
+            **{name: getattr(self, name) for name in training},
+        )
+        return suite, histories
+
+    def _learn_anew(self, before: Suite, number: int, genomes: Genomes, folder: Path | None, resume: bool) -> Suite:
+        """The same methods, learned from all genomes: none is kept back.
+
+        What was kept back has told when to stop (see `omniset.training.fit.as_long`) and how the parts of a mixture are
+        weighted. Both are taken as they are.
+
+        Args:
+            before, number: What a part of the genomes gave, and how many it has.
+        """
+        epochs = {}
+        for name, history in self.histories_.items():
+            of_method = {} if name == self.architecture else TRAINING[name]
+            stops = of_method.get("patience", self.patience) is not None  # else the last weights were taken
+            best = min(history, key=lambda epoch: epoch["val_loss"]) if stops else history[-1]
+            epochs[name] = as_long(int(best["epoch"]), of_method.get("epochs", self._planned(number)))
+        suite, _ = self._learn(genomes, folder, resume, epochs)
+        for name in suite.methods:
+            told, method = before.methods[name], suite[name]
+            if isinstance(told, Mixture) and isinstance(method, Mixture):
+                method.mixture.copy_(told.mixture)
+        return suite
+
+    def _planned(self, genomes: int) -> int:
+        """Epochs, at most: 15, or 600 steps where genomes are few; `MOST_READ` genomes where many."""
+        few = -(-600 * self.batch_size // genomes)
+        return self.epochs or max(min(15, MOST_READ // genomes), few, 1)
 
     def complete(
         self,
         table: Table,
         quality: pd.DataFrame | None = None,
         *,
-        method: str | None = None,
         detection: Detection = None,
         together: bool = False,
     ) -> pd.DataFrame:
@@ -206,9 +301,8 @@ class GenomeCompleter(CompleterOptions, Estimator):
             table: As for fit. Families that are not in the vocabulary are left out; a warning says how many.
             quality: Index genome, columns `completeness` and `contamination` in percent, NaN where not known; as
                 `read_qualities` gives. Default: estimated from marker families.
-            method: Another one than the completer's.
             detection: How often each family is recovered, as a multiple of what completeness says: a series by family,
-                or a file, see `omniset.genomes.recovery.read_detection`; "accessory": rare families less often.
+                or a file, see `omniset.genomes.metadata.read_detection`; "accessory": rare families less often.
                 None: all alike.
             together: Each genome is a reference of the others too, with what it probably has.
 
@@ -217,7 +311,7 @@ class GenomeCompleter(CompleterOptions, Estimator):
         """
         self._fitted()
         genomes = as_table(table, known=self.families_)
-        rows = list(self.completions(genomes, quality, method=method, detection=detection, together=together))
+        rows = list(self.completions(genomes, quality, detection=detection, together=together))
         values = np.stack([one.probability for one in rows]) if rows else np.zeros((0, len(self.families_)))
         index = pd.Index([one.name for one in rows], name="genome")
         return pd.DataFrame(values, index=index, columns=pd.Index(self.families_, name="family"))
@@ -227,7 +321,6 @@ class GenomeCompleter(CompleterOptions, Estimator):
         genomes: Iterable[Genome] | pd.DataFrame | str | Path,
         quality: pd.DataFrame | None = None,
         *,
-        method: str | None = None,
         threshold: float = 0.5,
         precision: float | None = None,
         detection: Detection = None,
@@ -237,7 +330,7 @@ class GenomeCompleter(CompleterOptions, Estimator):
 
         Args:
             genomes: Such as a GenomeFile or a GenomeTable; or what `complete` takes.
-            quality, method, detection, together: As in `complete`.
+            quality, detection, together: As in `complete`.
             threshold: Families with at least this probability are called present.
             precision: Instead, call against what was observed (add or remove a family) only where on validation
                 clades this share of such changes, at this completeness and contamination, was right.
@@ -245,39 +338,30 @@ class GenomeCompleter(CompleterOptions, Estimator):
         Raises:
             ValueError: An argument out of its bounds; no family of the first genomes is known.
         """
-        self._fitted()
-        method = self.method if method is None else method
-        self._check_method(method)
-        rule = Rule(threshold, precision)
-        if precision is not None and self._calibrated(method) != self._calibrated(self.method):
-            raise ValueError(
-                f"precision is calibrated for method {self._calibrated(self.method)!r}, not for {method!r}: fit with "
-                "that method, or give a threshold"
-            )
+        suite, rule = self._fitted(), Rule(threshold, precision)
         if isinstance(genomes, pd.DataFrame | str | Path):
             genomes = as_table(genomes, known=self.families_)
-        factors = detection_of(detection, self.families_, self._fitted().noise)
-        return self._completions(genomes, check_quality(quality), method, rule, factors, together)
+        factors = suite.noise.accessory() if isinstance(detection, str) and detection == ACCESSORY else None
+        if detection is not None and factors is None:
+            table = detection if isinstance(detection, pd.Series) else read_detection(detection)
+            factors = suite.noise.detection(table, self.families_)
+        return self._completions(genomes, check_quality(quality), rule, factors, together)
 
-    def explain(
-        self, table: Table, genome: str, family: str, quality: pd.DataFrame | None = None, *, steps: int = 20
-    ) -> Explanation:
+    def explain(self, table: Table, genome: str, family: str, quality: pd.DataFrame | None = None) -> Explanation:
         """Why the model says what it says of a family in a genome.
 
-        Every observed family is left out in turn, and attention is attributed; both are of the model's architecture.
+        Every observed family is left out in turn.
 
         Args:
             table: With the genome.
             genome, family: Names.
             quality: As in `complete`.
-            steps: Of the attribution's integral.
 
         Raises:
             ValueError: A genome that is not in the table, or is empty; a family that is not in the vocabulary; an
                 architecture other than "evidence".
         """
-        suite = self._fitted()
-        model = suite[self.architecture] if self.architecture in suite.methods else None
+        model = self._fitted()[self.architecture]
         if not isinstance(model, EvidenceModel):
             raise ValueError("explain is for architecture='evidence', whose log-odds are a sum of terms")
         family = family if family in self._position else normalise(family)  # as tables are read
@@ -292,18 +376,16 @@ class GenomeCompleter(CompleterOptions, Estimator):
         batch = _batch([one], check_quality(quality), self._position)[0]
         if not bool(batch.present.any()):
             raise ValueError(f"genome {genome!r} has no family that the model knows: it gets the prior, of prevalence")
-        position, together = self._position[family], 4 * self.batch_size
-        return explaining.explain(
-            model, genome, batch, position, self.families_, self.references_, at_a_time=together, steps=steps
-        )
+        position = self._position[family]
+        return explain(model, genome, batch, position, self.families_, self.references_, 4 * self.batch_size)
 
     def _state(self) -> dict[str, Any]:
         return {
-            "trained": self.trained_,
+            "methods": self.methods_,
             "references": len(self.references_),
             "families": len(self.families_),
-            "levels": calibration.to_json(self.levels_),
-            "accessory_levels": calibration.to_json(self.accessory_levels_),
+            "levels": thresholds.to_json(self.levels_),
+            "accessory_levels": thresholds.to_json(self.accessory_levels_),
             "with_taxonomy": self.with_taxonomy_,
             "sizes": self.sizes_,
         }
@@ -312,14 +394,14 @@ class GenomeCompleter(CompleterOptions, Estimator):
         return {"vocabulary": self.vocabulary_, "references": self.references_}
 
     def _restore(self, fitted: dict[str, Any], tables: dict[str, pd.DataFrame], weights: artefacts.Weights) -> None:
-        sizes = fitted["families"], fitted["references"], fitted["trained"]
+        sizes = fitted["families"], fitted["references"], fitted["methods"]
         if (len(tables["vocabulary"]), len(tables["references"])) != sizes[:2]:
             raise ValueError(f"the tables must have {sizes[0]} families and {sizes[1]} references")
-        self.network_ = weights.build(lambda: learning.suite_of(self, *sizes))
+        self.network_ = weights.build(lambda: Suite(*sizes))
         self.check_arguments()
-        self.levels_ = calibration.of_json(fitted["levels"])
-        self.accessory_levels_ = calibration.of_json(fitted["accessory_levels"])
-        self.trained_, self.with_taxonomy_, self.sizes_ = fitted["trained"], fitted["with_taxonomy"], fitted["sizes"]
+        self.levels_ = thresholds.of_json(fitted["levels"])
+        self.accessory_levels_ = thresholds.of_json(fitted["accessory_levels"])
+        self.methods_, self.with_taxonomy_, self.sizes_ = fitted["methods"], fitted["with_taxonomy"], fitted["sizes"]
         self.references_ = tables["references"]
         self._set_vocabulary(tables["vocabulary"])
 
@@ -330,31 +412,6 @@ class GenomeCompleter(CompleterOptions, Estimator):
         self.check_options()
         devices.find(self.device)
         check_bounds(self.completeness, self.contamination)
-        if self.encoder_options is not None and self.encoder is None and self.architecture != "seed":
-            raise ValueError(
-                f"encoder_options are for an encoder, and encoder is None: choose one, got {self.encoder_options!r}"
-            )
-        with blaming(self.encoder_options), torch.random.fork_rng():
-            learning.suite_of(self, 1, 1, [self.architecture])
-
-    def _trained(self) -> list[str]:
-        """Methods with weights that this completer needs."""
-        if self.method in ("model", "auto"):
-            return [self.architecture]
-        return [] if self.method in UNTRAINED else [self.method]
-
-    def _name_of(self, method: str) -> str:
-        return self.architecture if method == "model" else method
-
-    def _calibrated(self, method: str) -> str:
-        """The method whose thresholds are taken."""
-        return self._name_of("model" if method == "auto" else method)
-
-    def _check_method(self, method: str) -> None:
-        there = [*UNTRAINED, *(["model", "auto"] if self.architecture in self.trained_ else []), *self.trained_]
-        if method not in there:
-            known = ", ".join(dict.fromkeys(there))
-            raise ValueError(f"method must be one that was fitted, {known}; got {method!r}: fit with it first")
 
     def _fitted(self) -> Suite:
         self.require_fitted()
@@ -373,7 +430,6 @@ class GenomeCompleter(CompleterOptions, Estimator):
         self,
         genomes: Iterable[Genome],
         quality: Quality | None,
-        method: str,
         rule: Rule,
         detection: Tensor | None,
         together: bool,
@@ -388,29 +444,26 @@ class GenomeCompleter(CompleterOptions, Estimator):
             if together:
                 everything = list(stream)
                 batches = _batches(everything, self.batch_size, quality, self._position, device)
-                company.enter_context(joined(suite.references, suite.noise, batches))
+                company.enter_context(suite.references.together(suite.noise, batches))
                 stream = iter(everything)
             while group := list(islice(stream, self.batch_size)):
                 batch, unknown = _batch(group, quality, self._position)
                 if together:
-                    batch.excluded = own_references(matching.number, len(group), len(self.references_), len(everything))
+                    batch.excluded = suite.references.themselves(matching.number, len(group))
                 if not matching.number and not bool(batch.present.any()) and any(unknown):
                     example = next(family for lost in unknown for family in lost)
                     raise ValueError(_all_unknown(example, self.families_[0]))
-                odds, about = self._apply(suite, batch.to(device), method, detection)
+                odds, about = self._apply(suite, batch.to(device), detection)
                 foreign: list[dict[str, float]] = [{} for _ in group]
-                if method not in UNMOVED and any(genome.contigs for genome in group):
+                if any(genome.contigs for genome in group):
                     foreign = judged(group, batch.to(device), odds, suite.noise, self._position)
                     if (rest := without_foreign(group, batch, foreign, self._position)) is not None:
-                        odds, about = self._apply(suite, rest.to(device), method, detection)
+                        odds, about = self._apply(suite, rest.to(device), detection)
                 require_finite_outputs(odds, [genome.name for genome in group], "genome")
                 for row, genome in enumerate(group):
                     counts = batch.counts[row].long().numpy()
-                    one = complete(
-                        genome, counts, odds[row], unknown[row], about[row], rule, trained, self.far == "warn"
-                    )
+                    one = complete(genome, counts, odds[row], unknown[row], about[row], rule, trained, self.far)
                     one.contigs = foreign[row]
-                    refuse_far(one, about[row].level, self.far)
                     matching.add(one)
                     yield one
         finally:
@@ -422,7 +475,7 @@ class GenomeCompleter(CompleterOptions, Estimator):
 
     @torch.no_grad()
     def _apply(
-        self, suite: Suite, batch: Observed, method: str, detection: Tensor | None
+        self, suite: Suite, batch: Observed, detection: Tensor | None
     ) -> tuple[Float[np.ndarray, "genomes families"], list[About]]:
         """Log-odds of a batch, and what they depend on."""
         settled, given = suite.noise.settle(batch)
@@ -437,19 +490,12 @@ class GenomeCompleter(CompleterOptions, Estimator):
             strict=True,
         )
         about = []
-        for c, q, known, novelty, which in genomes:
-            level = calibration.at_quality(self.levels_ if detection is None else self.accessory_levels_, c, q)
-            nearest_name = str(self.references_["genome"].iloc[which])
-            least_lost = min(level.loss, key=level.loss.__getitem__)
-            taken = least_lost if method == "auto" else self._name_of(method)
-            about.append(About(c, q, known, novelty, nearest_name, level, taken))
-        odds = torch.zeros_like(batch.counts)
-        for name in dict.fromkeys(one.method for one in about):
-            of = torch.tensor([one.method == name for one in about], device=odds.device)
-            some = batch.select(of)
-            odds[of] = suite[name](some)
-            if detection is not None and name not in UNMOVED:
-                odds[of] += suite.noise.shift(some, detection.to(odds.device))
+        for c, q, told, novelty, which in genomes:
+            level = thresholds.at_quality(self.levels_ if detection is None else self.accessory_levels_, c, q)
+            about.append(About(c, q, told, novelty, str(self.references_["genome"].iloc[which]), level))
+        odds = suite[self.architecture](batch)
+        if detection is not None:
+            odds = odds + suite.noise.shift(batch, detection.to(odds.device))
         return odds.double().cpu().numpy(), about
 
 
@@ -496,24 +542,26 @@ def _sizes(
     }
 
 
-def _of_asked(genomes: Genomes, validation: Int[np.ndarray, " validation"]) -> list[str]:
-    """That not all validation genomes were asked."""
-    number, every = len(genomes.validation), len(validation)
-    asked = f"{number:,} of {every:,} genomes that were kept back are asked for weights and thresholds"
-    return [f"{asked}, drawn over the clades"] if number < every else []
-
-
-def _of_vocabulary(number: int, families: int, min_genomes: int) -> list[str]:
-    """How many families of the table the model does not have."""
-    least = "any genome" if min_genomes == 1 else f"min_genomes={min_genomes} genomes"
-    left_out = f"{families - number:,} of {families:,} families are not in {least} learned from"
-    return [f"{left_out}, and are left out of the vocabulary"] if number < families else []
-
-
-def _of_drawn(references: int, genomes: int) -> list[str]:
-    """That not all genomes are references."""
-    kept = f"{references:,} of {genomes:,} genomes are kept to compare with, drawn over the clades"
-    return [kept] if references < genomes else []
+def _of_incomplete(
+    itself: Float[np.ndarray, " genomes"] | None,
+    lacking: float,
+    learned: Int[np.ndarray, " learned"],
+    levels: Sequence[Level],
+) -> list[str]:
+    """How complete the genomes are that are learned from, and of which qualities a precision is known."""
+    if itself is None:
+        return []
+    less = itself[learned] < 1
+    found = [
+        f"{less.sum():,} of {many(len(learned), 'genome')} to learn from are less than {WHOLE:g} % complete "
+        f"themselves: they lack {100 * lacking:.0f} % of what that says, and it may be there all the same"
+    ]
+    told = {level.completeness for level in levels if any(level.added)}
+    blank = sorted({level.completeness for level in levels} - told - {100.0}, reverse=True)  # nothing lacks at 100 %
+    if blank:
+        at = ", ".join(f"{completeness:g}" for completeness in blank)
+        found.append(f"too few are complete enough to tell how often an addition is right at {at} %")
+    return found
 
 
 def _of_kept_back(

@@ -1,17 +1,76 @@
-"""What is said of one genome: probabilities, calls, how many families it should have, how near its references are."""
+"""What is said of one genome: probabilities, calls, how many families it should have, how near its references are; and
+of many: the tables that are written, and the sums that are reported.
+"""
 
 from __future__ import annotations
 
+import heapq
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+import pandas as pd
+import torch
 from jaxtyping import Bool, Float, Int
+from torch import Tensor
 
-from omniset.genomes.calibration import Level
+from omniset.genomes.contamination import FOREIGN
 from omniset.genomes.data import Genome
 from omniset.genomes.metadata import Quality
+from omniset.genomes.model import EvidenceModel
+from omniset.genomes.noise import Observed
+from omniset.genomes.references import SURE
+from omniset.genomes.size_interval import size_interval
+from omniset.genomes.thresholds import Level, Rule
+
+NEAREST = 15  # references that are listed
+MEANING = {
+    "neighbours": "what reference genomes like it have",
+    "likeliest": "what the 15 likeliest of them have",
+    "components": "what principal components of its families say",
+    "context": "what the set of all its families says",
+    "evidence": "that it {seen}, at this completeness and contamination",
+    "shift": "how often such families, not observed, are there all the same",
+}
+MOST_CHANGED = 60  # genomes whose calls are kept to report on
+
+# Galperin et al., "COG database update: focus on microbial diversity, model organisms, and widespread pathogens", 2021.
+COG = {
+    "J": "Translation, ribosomal structure and biogenesis",
+    "A": "RNA processing and modification",
+    "K": "Transcription",
+    "L": "Replication, recombination and repair",
+    "B": "Chromatin structure and dynamics",
+    "D": "Cell cycle control, cell division, chromosome partitioning",
+    "Y": "Nuclear structure",
+    "V": "Defense mechanisms",
+    "T": "Signal transduction mechanisms",
+    "M": "Cell wall/membrane/envelope biogenesis",
+    "N": "Cell motility",
+    "Z": "Cytoskeleton",
+    "W": "Extracellular structures",
+    "U": "Intracellular trafficking, secretion, and vesicular transport",
+    "O": "Posttranslational modification, protein turnover, chaperones",
+    "X": "Mobilome: prophages, transposons",
+    "C": "Energy production and conversion",
+    "G": "Carbohydrate transport and metabolism",
+    "E": "Amino acid transport and metabolism",
+    "F": "Nucleotide transport and metabolism",
+    "H": "Coenzyme transport and metabolism",
+    "I": "Lipid transport and metabolism",
+    "P": "Inorganic ion transport and metabolism",
+    "Q": "Secondary metabolites biosynthesis, transport and catabolism",
+    "R": "General function prediction only",
+    "S": "Function unknown",
+}
+
+SUMMARY = (  # columns
+    *("genome", "completeness", "contamination", "quality", "observed", "expected", "low", "high", "called", "kept"),
+    *("added", "removed", "unknown_families", "unknown_share", "novelty", "nearest_reference", "far"),
+    "warnings",
+)
 
 
 @dataclass
@@ -30,7 +89,6 @@ class Completion:
         novelty: 1 - estimated Jaccard similarity to the nearest reference genome.
         nearest: That reference.
         far: Farther than 95 % of the validation genomes, whose clades were kept back.
-        method: Which one it was.
         warnings: A sentence each.
         contigs: The probability that each is foreign, where the file tells them.
     """
@@ -49,7 +107,6 @@ class Completion:
     novelty: float
     nearest: str
     far: bool
-    method: str
     warnings: list[str] = field(default_factory=list)
     contigs: dict[str, float] = field(default_factory=dict)
 
@@ -84,50 +141,6 @@ class About:
     novelty: float
     nearest: str
     level: Level
-    method: str
-
-
-@dataclass(frozen=True)
-class Rule:
-    """When a family is called present.
-
-    Attributes:
-        threshold: Its least probability.
-        precision: Instead: what was observed is changed only where this share of such changes was right on validation
-            clades.
-
-    Raises:
-        ValueError: A number out of its bounds, or both numbers.
-    """
-
-    threshold: float = 0.5
-    precision: float | None = None
-
-    def __post_init__(self) -> None:
-        if not 0 < self.threshold < 1:
-            raise ValueError(f"threshold must be between 0 and 1, got {self.threshold}")
-        if self.precision is not None:
-            check_precision(self.precision)
-            if self.threshold != 0.5:
-                raise ValueError(f"give threshold or precision, not both: got {self.threshold} and {self.precision}")
-
-    def call(
-        self, probability: Float[np.ndarray, " families"], observed: Bool[np.ndarray, " families"], level: Level
-    ) -> tuple[Bool[np.ndarray, " families"], list[str]]:
-        """(families,) whether each is called present; and warnings."""
-        if self.precision is None:
-            return probability >= self.threshold, []
-        added, removed = level.changes(probability, observed, self.precision)
-        notes = []
-        if level.threshold("added", self.precision) == 1:  # that no removal reaches it is the rule
-            notes.append(f"no addition reaches a precision of {self.precision:g} at this quality")
-        return (observed & ~removed) | added, notes
-
-
-def check_precision(precision: float) -> None:
-    """Raise the ValueError of a precision that is out of bounds."""
-    if not 0.5 <= precision < 1:
-        raise ValueError(f"precision must be at least 0.5 and below 1, got {precision}")
 
 
 def complete(
@@ -138,17 +151,25 @@ def complete(
     about: About,
     rule: Rule,
     trained: tuple[float, float],
-    shrink: bool = False,
+    far_is: str,
 ) -> Completion:
     """Call families, and sum up.
 
     Args:
         counts, log_odds, unknown, about: See `Completion`.
-        trained: Lowest completeness and highest contamination, in percent, that the methods were trained on.
-        shrink: Draw the probabilities of a far genome towards what was observed.
+        trained: Lowest completeness and highest contamination, in percent, that the model was trained on.
+        far_is: "warn": the probabilities of a far genome are drawn towards what was observed; "keep": they are not.
+
+    Raises:
+        ValueError: It is far from the references, and far_is is "stop".
     """
-    far = about.novelty > about.level.novelty
-    probability, size = 1 / (1 + np.exp(-log_odds)), size_of(log_odds, about.level)
+    far, shrink = about.novelty > about.level.novelty, far_is == "warn"
+    if far and far_is == "stop" and counts.any():
+        raise ValueError(
+            f"genome {genome.name!r} is far from the model's reference genomes (novelty {about.novelty:.2f}, at most "
+            f"{about.level.novelty:.2f} is near), and far is 'stop'"
+        )
+    probability, size = 1 / (1 + np.exp(-log_odds)), size_interval(log_odds, about.level.below, about.level.above)
     if far and shrink:
         log_odds = _shrunken(log_odds, counts > 0, about)
         probability = 1 / (1 + np.exp(-log_odds))
@@ -169,24 +190,7 @@ def complete(
         notes.append(f"contamination {about.contamination:.1f} % is above what was trained on, {trained[1]:g} %")
     quality = about.completeness, about.contamination, about.given
     near = about.novelty, about.nearest, bool(far)
-    return Completion(genome.name, counts, log_odds, call, unknown, *quality, *size, *near, about.method, notes)
-
-
-def refuse_far(one: Completion, level: Level, far: str) -> None:
-    """Raise the ValueError of a genome that is far from the references, where far is "stop"."""
-    if far == "stop" and one.far and one.observed.any():
-        raise ValueError(
-            f"genome {one.name!r} is far from the model's reference genomes (novelty {one.novelty:.2f}, at most "
-            f"{level.novelty:.2f} is near), and far is 'stop'"
-        )
-
-
-def size_of(log_odds: Float[np.ndarray, " families"], level: Level) -> tuple[float, float, float]:
-    """Expected number of families, with its interval."""
-    p = 1 / (1 + np.exp(-log_odds))
-    expected, deviation = float(p.sum()), float(np.sqrt((p * (1 - p)).sum()))
-    low, high = expected - level.below * deviation, expected + level.above * deviation
-    return expected, max(low, 0.0), min(high, float(len(p)))
+    return Completion(genome.name, counts, log_odds, call, unknown, *quality, *size, *near, notes)
 
 
 def _shrunken(
@@ -264,3 +268,222 @@ class Matching:
         unused = len(quality.names) - len(self.rows - {-1})
         if unused:
             warnings.warn(f"quality: {unused} of its {len(quality.names)} genomes are not in the table", stacklevel=2)
+
+
+# ---------------------------------------------------------------------- why
+
+
+@dataclass
+class Explanation:
+    """Why a family was called present, or absent, in a genome.
+
+    Attributes:
+        log_odds: Of the family.
+        terms: What they are the sum of: neighbours, likeliest, components, context, evidence, shift.
+        families: A row per observed family: `family`, `count`, `change` (log-odds now minus those without it, its
+            count set to 0 and all else as it is).
+        references: The nearest reference genomes: `genome`, `similarity`, `has_family`, lineage.
+    """
+
+    genome: str
+    family: str
+    observed: bool
+    log_odds: float
+    terms: dict[str, float]
+    families: pd.DataFrame
+    references: pd.DataFrame
+
+    @property
+    def probability(self) -> float:
+        return float(1 / (1 + np.exp(-self.log_odds)))
+
+    def lines(self, description: str, top: int) -> Iterator[str]:
+        """In words: terms, near references, and so many families."""
+        seen = "was observed" if self.observed else "was not observed"
+        named = f"{self.family} ({description})" if description else self.family
+        yield f"{named} {seen} in {self.genome}; probability {self.probability:.3f}"
+        yield f"\nlog-odds {self.log_odds:+.2f}, the sum of"
+        for name, value in self.terms.items():
+            if name != "shift" or not self.observed:  # else 0 by definition
+                yield f"  {value:+8.2f}  {name:11} {MEANING.get(name, '').format(seen=seen)}"
+        yield "\nnearest references        similarity  has it"
+        for row in self.references.head(5).to_dict("records"):
+            yield f"  {row['genome']:24}{row['similarity']:>10.3f}  {'yes' if row['has_family'] else 'no'}"
+        yield f"\nobserved families whose absence would change the log-odds most (of {len(self.families)})"
+        for row in self.families.head(top).to_dict("records"):
+            yield f"  {row['change']:+8.3f}  {row['family']}{' (itself)' if row['family'] == self.family else ''}"
+
+
+def explain(
+    model: EvidenceModel,
+    genome: str,
+    observed: Observed,
+    family: int,
+    families: list[str],
+    references: pd.DataFrame,
+    at_a_time: int,
+) -> Explanation:
+    """Leave out every observed family in turn.
+
+    Args:
+        observed: Of the genome alone, with at least one family.
+        family: Position in `families`, the vocabulary.
+        references: Names and lineages of the model's reference genomes.
+        at_a_time: Genomes without one of the families that are completed together.
+    """
+    present = observed.present[0].nonzero()[:, 0]
+    with torch.no_grad():
+        settled, given = model.noise.settle(observed)
+        terms = {name: float(values[0, family]) for name, values in model.terms(observed).items()}
+        similar = model.references.corrected_similarity(settled, model.noise)[0]
+    log_odds = sum(terms.values())
+    rows = pd.DataFrame(
+        {
+            "family": [families[i] for i in present.tolist()],
+            "count": observed.counts[0, present].long().numpy(),
+            "change": log_odds - _without(model, settled, given, present, family, at_a_time),
+        }
+    )
+    order = similar.argsort(descending=True)[:NEAREST]
+    near = references.iloc[order.numpy()].reset_index(drop=True)
+    near.insert(1, "similarity", similar[order].numpy())
+    near.insert(2, "has_family", 2 * model.references.presence[order, family].numpy().astype(np.int64) > SURE)
+    rows = rows.sort_values("change", key=np.abs, ascending=False, ignore_index=True)
+    return Explanation(genome, families[family], bool(observed.present[0, family]), log_odds, terms, rows, near)
+
+
+@torch.no_grad()
+def _without(
+    model: EvidenceModel, settled: Observed, given: Tensor, present: Int[Tensor, " observed"], family: int, number: int
+) -> Float[np.ndarray, " observed"]:
+    """Log-odds of the family without each observed one, its count set to 0 and all else as it is."""
+    parts = []
+    for some in present.split(number):
+        counts = settled.counts.repeat(len(some), 1)
+        counts[torch.arange(len(some)), some] = 0
+        quality = settled.completeness.expand(len(some)), settled.contamination.expand(len(some))
+        parts.append(model.log_odds(Observed(counts, *quality), given.expand(len(some), 2))[:, family])
+    return torch.cat(parts).numpy()
+
+
+# ---------------------------------------------------------------------- tables
+
+
+def summary_row(one: Completion) -> dict[str, Any]:
+    """A genome in a line."""
+    observed, unknown = int(one.observed.sum()), len(one.unknown)
+    return {
+        "genome": one.name,
+        "completeness": round(one.completeness, 2),
+        "contamination": round(one.contamination, 2),
+        "quality": "given" if one.given else "estimated",
+        "observed": observed,
+        "expected": round(one.expected, 2),
+        "low": round(one.low, 2),
+        "high": round(one.high, 2),
+        "called": int(one.call.sum()),
+        "kept": int((one.call & one.observed).sum()),
+        "added": int(one.added.sum()),
+        "removed": int(one.removed.sum()),
+        "unknown_families": unknown,
+        "unknown_share": round(unknown / max(observed + unknown, 1), 4),
+        "novelty": round(one.novelty, 4),
+        "nearest_reference": one.nearest,
+        "far": one.far,
+        "warnings": "; ".join(one.warnings),
+    }
+
+
+@dataclass
+class Cohort:
+    """What is kept of completed genomes to report on: a line each, sums over them by family, and all calls of the few
+    that changed most.
+    """
+
+    families: list[str]
+    vocabulary: pd.DataFrame
+    rows: list[dict[str, Any]] = field(default_factory=list, init=False)
+    most_changed: list[tuple[int, int, str, np.ndarray, np.ndarray]] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        self.sums = {name: np.zeros(len(self.families)) for name in ("observed", "expected", "added", "removed")}
+
+    def add(self, one: Completion) -> None:
+        added, removed, observed = one.added, one.removed, one.observed
+        for name, values in zip(self.sums, (observed, one.probability, added, removed), strict=True):
+            self.sums[name] += values
+        # A heap: the genome that changed least, of those the latest, is on top.
+        entry = (int(added.sum() + removed.sum()), -len(self.rows), one.name, observed, one.call)
+        push = heapq.heappush if len(self.most_changed) < MOST_CHANGED else heapq.heappushpop
+        push(self.most_changed, entry)
+        self.rows.append(summary_row(one))
+
+    @property
+    def summary(self) -> pd.DataFrame:
+        """A row per genome, as `summary_row` has it."""
+        return pd.DataFrame(self.rows, columns=[*SUMMARY])
+
+    @property
+    def by_family(self) -> pd.DataFrame:
+        """The vocabulary with sums over the genomes: observed, expected, added, removed."""
+        return self.vocabulary.reset_index(drop=True).assign(**self.sums)
+
+    @property
+    def by_category(self) -> pd.DataFrame:
+        """Index category; `families` and the sums of `by_family`. A family of several categories counts for each."""
+        rows = self.by_family.assign(families=1)
+        rows["category"] = rows["category"].map(categories_of)
+        rows = rows.explode("category").dropna(subset="category")
+        return rows.groupby("category")[["families", *self.sums]].sum()
+
+
+def categories_of(text: str) -> list[str]:
+    """Letters of COG count each; any other text is one category.
+
+    >>> categories_of("CE"), categories_of("transport"), categories_of("")
+    (['C', 'E'], ['transport'], [])
+    """
+    if text in ("", "-"):
+        return []
+    return list(dict.fromkeys(text)) if set(text) <= COG.keys() else [text]
+
+
+def wide_rows(group: Sequence[Completion], families: Sequence[str]) -> pd.DataFrame:
+    """A row per genome, its probabilities."""
+    wide = pd.DataFrame(np.stack([one.probability for one in group]).round(5), columns=list(families))
+    wide.insert(0, "genome", [one.name for one in group])
+    return wide
+
+
+def long_rows(group: Sequence[Completion], families: Sequence[str]) -> pd.DataFrame:
+    """A row per genome and family, as `_long` has them."""
+    return pd.concat([_long(one, families) for one in group], ignore_index=True)
+
+
+def _long(one: Completion, families: Sequence[str]) -> pd.DataFrame:
+    """The rows of a genome in the long table: families that were observed or are called present, then unknown ones."""
+    which = np.flatnonzero(one.observed | one.call)
+    flag = np.where(one.added, "added", np.where(one.removed, "removed", "kept"))
+    known = pd.DataFrame(
+        {
+            "genome": one.name,
+            "family": [families[i] for i in which.tolist()],
+            "observed": one.counts[which],
+            "probability": np.round(one.probability[which], 5),
+            "call": one.call[which].astype(np.int64),
+            "flag": flag[which],
+            "log_odds": np.round(one.log_odds[which], 4),
+        }
+    )
+    if not one.unknown:
+        return known
+    unknown = pd.DataFrame(one.unknown.items(), columns=["family", "observed"])
+    unknown = unknown.assign(genome=one.name, probability=np.nan, call=1, flag="unknown", log_odds=np.nan)[[*known]]
+    return unknown if known.empty else pd.concat([known, unknown], ignore_index=True)
+
+
+def contig_rows(group: Sequence[Completion]) -> pd.DataFrame:
+    """A row per contig: its genome, the probability that it is foreign, and whether it was taken out."""
+    rows = [(one.name, contig, share) for one in group for contig, share in one.contigs.items()]
+    table = pd.DataFrame(rows, columns=["genome", "contig", "foreign"])
+    return table.assign(foreign=table["foreign"].round(5), taken_out=(table["foreign"] >= FOREIGN).astype(np.int64))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from pathlib import Path
@@ -20,26 +20,25 @@ import pandas as pd
 import scipy.sparse as sp
 from jaxtyping import Bool, Int
 
-from omniset.genomes import tools, wide
-from omniset.genomes.formats import (
+from omniset.genomes.headers import (
     CHOICES,
-    DRAM,
-    EGGNOG,
+    COGS,
     FAMILY_NAMES,
     FORMATS,
     KOFAM,
-    MOST,
-    Found,
-    Genome,
-    Notes,
     detect,
+    distinct,
+    kind_of_identifier,
+    mixture,
+    normalise,
+    odd_names,
     orientation,
+    summary_of_kinds,
     text_columns,
     twice,
 )
-from omniset.genomes.identifiers import COGS, distinct, kind_of_identifier, mixture, normalise, summary_of_kinds
 from omniset.genomes.metadata import RANKS, as_numbers, read_qualities, read_taxonomy
-from omniset.genomes.names import odd_names
+from omniset.genomes.readers import MOST, READERS, Genome, Notes
 from omniset.runs.progress import Progress
 from omniset.tables.files import OPENERS, TextFile
 from omniset.tables.sheets import Sheet, key, look
@@ -57,31 +56,24 @@ __all__ = [
     "read_taxonomy",
 ]
 
-READERS: dict[str, Callable[[Sheet, Notes], Found]] = {
-    "genomes-by-families": wide.read_wide,
-    "families-by-genomes": wide.read_transposed,
-    "rtab": wide.read_transposed,
-    "picrust2": wide.read_wide,
-    "long": tools.read_long,
-    "eggnog": tools.read_eggnog,
-    "cogclassifier": tools.read_cogclassifier,
-    "kofamscan": tools.read_kofamscan,
-    "ko-mapper": tools.read_mapper,
-    "dram": tools.read_dram,
-    "anvio-matrix": wide.read_transposed,
-    "anvio-functions": tools.read_functions,
-    "prokka": tools.read_prokka,
-    "bakta": tools.read_bakta,
-    "interproscan": tools.read_interproscan,
-    "hmmscan": tools.read_hmmscan,
-}
 WIDE = ("genomes-by-families", "families-by-genomes", "rtab", "picrust2")
-GENEWISE = {"prokka": "COG", "bakta": "COG", "interproscan": "Pfam"}  # the kind that is taken where none is asked for
 READABLE = (".tsv", ".csv", ".txt", ".tab", ".annotations", ".rtab", ".parquet", ".ko", ".out", ".tblout", ".tbl")
 # What to take from a folder that holds the other outputs of the same tool too.
 PREFERRED = re.compile(
     r"\.emapper\.annotations|^cog_classify\.tsv|_cog_classify\.tsv|^classifier_result\.tsv|^gene_presence_absence\.Rtab"
 )
+TOLERATED = {  # what a reader counts, and what is said of it
+    "empty": "{number} empty cells were read as 0, since no cell is 0: "
+    "if some mean that nothing is known, leave those genomes or families out",
+    "unwanted": "{number} families or entries are not {wanted} and were left out: "
+    "ask for another kind with identifiers if that is not meant",
+    "genomes without any family": "{number} genomes have no family at all: "
+    "see whether their files or rows are complete",
+    "pfam names": "eggNOG-mapper writes names of Pfam families, not accessions such as PF00001: "
+    "use them only with models of such names",
+    "unread": "{number} entries hold no identifier of kind {wanted} and were left out: "
+    "see whether a spreadsheet changed them",
+}
 BESIDE = re.compile(r"\.(hypotheticals|inference)\.tsv(?=\.|$)")  # of Bakta, beside its main file
 
 
@@ -178,32 +170,9 @@ class GenomeFile:
         self._before = self.size - self._sheet.file.position
         kinds = Counter(map(kind_of_identifier, families))
         self.identifiers = self._wanted or summary_of_kinds(kinds)
-        tally, of = notes.tally, _name_of(self.paths)
-        if tally["empty"]:
-            notes.warnings.append(
-                f"{of}: {tally['empty']} empty cells were read as 0, since no cell is 0: "
-                "if some mean that nothing is known, leave those genomes or families out"
-            )
-        if tally["unwanted"]:
-            notes.warnings.append(
-                f"{of}: {tally['unwanted']} families or entries are not {self._wanted} and were left out: "
-                "ask for another kind with identifiers if that is not meant"
-            )
-        if tally["genomes without any family"]:
-            notes.warnings.append(
-                f"{of}: {tally['genomes without any family']} genomes have no family at all: "
-                "see whether their files or rows are complete"
-            )
-        if tally["pfam names"]:
-            notes.warnings.append(
-                f"{of}: eggNOG-mapper writes names of Pfam families, not accessions such as PF00001: "
-                "use them only with models of such names"
-            )
-        if tally["unread"]:
-            notes.warnings.append(
-                f"{of}: {tally['unread']} entries hold no identifier of kind {self._wanted} and were left out: "
-                "see whether a spreadsheet changed them"
-            )
+        of = _name_of(self.paths)
+        told = [(notes.tally[what], text) for what, text in TOLERATED.items() if notes.tally[what]]
+        notes.warnings += [f"{of}: {text.format(number=number, wanted=self._wanted)}" for number, text in told]
         notes.warnings += [
             f"{of}: {warning}" for warning in (*odd_names("genomes", genomes), *odd_names("families", families))
         ]
@@ -238,19 +207,14 @@ class GenomeFile:
         """The kind of identifiers to take, None where all are."""
         if identifiers != "auto":
             return CHOICES[key(identifiers)]
-        kinds = Counter(map(kind_of_identifier, self._known))
-        main = "COG" if summary_of_kinds(kinds) in COGS else summary_of_kinds(kinds)
-        if self.format == "eggnog":
-            return main if main in EGGNOG else "COG"
-        if self.format == "dram":
-            return main if main in DRAM else "KO"
+        main = summary_of_kinds(Counter(map(kind_of_identifier, self._known)))
+        main = "COG" if main in COGS else main
         if self.format == "anvio-functions":
             here = self._first_kinds()
             order = [*([main] if self._known else []), "COG", "KO", "Pfam", *(kind for kind, _ in here.most_common())]
             return next((kind for kind in order if kind in here), "other")
-        if self.format in GENEWISE:
-            return main if self._known else GENEWISE[self.format]
-        return {"cogclassifier": "COG", "kofamscan": "KO", "ko-mapper": "KO"}.get(self.format)
+        kinds = FORMATS[self.format].families
+        return None if not kinds else main if main in kinds else next(iter(kinds))
 
     def _first_kinds(self) -> Counter[str]:
         """Kinds of the families that can be seen at the beginning of the first file."""

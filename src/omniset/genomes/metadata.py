@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float
 
-from omniset.genomes.formats import GENOME_NAMES, twice
+from omniset.genomes.headers import FAMILY_NAMES, GENOME_NAMES, normalise, twice
 from omniset.tables.files import listed, short
 from omniset.tables.sheets import Sheet, look, number_of
 
@@ -23,6 +23,7 @@ COMPLETENESS = (
     *("completeness_specific", "completeness_general"),
 )
 CONTAMINATION = ("contamination", "checkm2_contamination", "checkm_contamination")
+DETECTION = ("detection", "recovery", "factor")
 LINEAGE = ("gtdb_taxonomy", "classification", "gtdb_classification", "taxonomy", "lineage", "taxon", "ncbi_taxonomy")
 PREFIXES = {"d": 0, "k": 0, "p": 1, "c": 2, "o": 3, "f": 4, "g": 5, "s": 6}
 ALIASES = {"superkingdom": "domain", "kingdom": "domain"}
@@ -63,6 +64,27 @@ def read_qualities(path: str | Path) -> pd.DataFrame:
     if doubt := seem_fractions(values):
         raise sheet.file.error(None, f"column {sheet.columns[completeness]!r} {doubt}")
     return pd.DataFrame(values, index=pd.Index(names, name="genome"), columns=["completeness", "contamination"])
+
+
+def read_detection(path: str | Path) -> pd.Series:
+    """A table with the columns family and detection: how often each is recovered, as a multiple of what completeness
+    says, above 0 and at most 1.
+
+    Raises:
+        OSError, ValueError: As TextFile; a column is missing, a family is there twice, a value is out of its bounds.
+    """
+    sheet = look(path)
+    at = [sheet.need(FAMILY_NAMES, "families"), sheet.need(DETECTION, "detection")]
+    values: dict[str, float] = {}
+    for row, (name, text) in sheet.records(at):
+        family, value = normalise(name), number_of(text)
+        if not family or family in values:
+            raise sheet.file.error(row, f"family {short(name)} is there twice" if family else "has no family")
+        if value is None or not 0 < value <= 1:
+            column = sheet.columns[at[1]]
+            raise sheet.file.error(row, f"column {column!r} is {short(text)}, it must be above 0 and at most 1")
+        values[family] = value
+    return pd.Series(values, name="detection", dtype=np.float64)
 
 
 def seem_fractions(values: Float[np.ndarray, "genomes two"]) -> str | None:

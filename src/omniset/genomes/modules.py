@@ -20,7 +20,7 @@ import pandas as pd
 from jaxtyping import Float
 
 from omniset.genomes.completion import Completion
-from omniset.genomes.identifiers import kind_of_identifier, normalise
+from omniset.genomes.headers import kind_of_identifier, normalise
 from omniset.tables.files import TextFile
 from omniset.tables.sheets import look
 

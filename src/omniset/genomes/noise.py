@@ -7,11 +7,14 @@ between 0 and 1; percentages are for files and people.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import pandas as pd
 import scipy.sparse as sp
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
@@ -310,6 +313,32 @@ class NoiseModel(nn.Module):
         share = (self.prevalence / CORE).clamp(max=1)
         return ACCESSORY + (1 - ACCESSORY) * share
 
+    def detection(self, factors: pd.Series, families: Sequence[str]) -> Float[Tensor, " families"]:
+        """(V,) the factors of the families of the vocabulary; one that the series lacks has that of its prevalence.
+
+        Args:
+            factors: How often each is recovered, as a multiple of what completeness says; index family.
+
+        Raises:
+            ValueError: A factor is out of its bounds, a family is there twice; none is in the vocabulary.
+        """
+        values = factors.to_numpy(np.float64)
+        wrong = np.flatnonzero(~((values > 0) & (values <= 1)))
+        if len(wrong):
+            family, value = factors.index[wrong[0]], values[wrong[0]]
+            raise ValueError(f"detection of family {family!r} is {value:g}, it must be above 0 and at most 1")
+        if factors.index.duplicated().any():
+            raise ValueError(f"detection: family {factors.index[factors.index.duplicated()][0]!r} is there twice")
+        places = pd.Index(families).get_indexer(factors.index)
+        if not (places >= 0).any():
+            raise ValueError(
+                f"detection: none of its families is in the model's vocabulary: they are such as {factors.index[0]!r}, "
+                f"the model's such as {families[0]!r}"
+            )
+        found = self.accessory()
+        found[places[places >= 0]] = torch.from_numpy(values[places >= 0]).to(found)
+        return found
+
     def estimate(
         self, counts: Float[Tensor, "genomes families"]
     ) -> tuple[Float[Tensor, " genomes"], Float[Tensor, " genomes"]]:
@@ -335,6 +364,21 @@ class NoiseModel(nn.Module):
     def prior(self) -> Float[Tensor, " families"]:
         """(V,) log-odds of the prevalence."""
         return torch.logit(self.prevalence)
+
+
+def cross_entropy(
+    log_odds: Float[Tensor, "*pairs"], truth: Float[Tensor, "*pairs"], hidden: Float[Tensor, "*pairs"] | None = None
+) -> Float[Tensor, "*pairs"]:
+    """-log p of a family that the genome has, -log(1 - p (1 - m)) of one that it lacks, p the probability that the
+    organism has it, m how often the genome lacks it all the same: the likelihood of targets that are missing.
+
+    Args:
+        hidden: m, see `NoiseModel.hidden`. None: 0, the genome is complete, and this is binary cross-entropy.
+    """
+    if hidden is None:
+        return F.binary_cross_entropy_with_logits(log_odds, truth, reduction="none")
+    absent = F.softplus(log_odds) - F.softplus(log_odds + hidden.log())
+    return torch.where(truth > 0, F.softplus(-log_odds), absent)
 
 
 def _marker_features(

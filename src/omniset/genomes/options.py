@@ -3,24 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY
-from typing import Any, Literal
+from typing import Literal
 
 from omniset import options as shared
 from omniset.options import Computing, option, options
 
-Method = Literal[
-    "model",
-    "as-is",
-    "prevalence",
-    "prevalence-bayes",
-    "knn",
-    "knn-likelihood",
-    "pca",
-    "autoencoder",
-    "autoencoder-evidence",
-    "mean",
-    "auto",
-]
 Rank = Literal["domain", "phylum", "class", "order", "family", "genus", "species"]
 
 
@@ -34,22 +21,6 @@ class CompleterOptions(Computing):
         'plus what was observed. "seed": a set transformer alone, as its document says, which cannot copy its input.',
     )
     _: KW_ONLY
-    method: Method = option(
-        "model",
-        'What completes: "model" (the architecture), a baseline, or "auto", which takes what lost least on validation '
-        "clades at the genome's completeness and contamination: the model, knn, prevalence-bayes or as-is.",
-        changes_fit=False,
-    )
-    encoder: str | None = shared.encoder(
-        None,
-        "Kind of set encoder that reads the families, a name in `omniset.encoders.ENCODERS`. None: the sum of their "
-        'vectors alone, or set-transformer-sab for "seed".',
-    )
-    dim: int = shared.dim(64)
-    depth: int = shared.depth(2)
-    num_heads: int = shared.num_heads(4)
-    num_inducing: int = shared.num_inducing(16, "Inducing points, through which families see each other.")
-    encoder_options: dict[str, Any] | None = shared.encoder_options()
     epochs: int | None = shared.epochs(
         None,
         "How often, at most, each genome is learned from, each time with other noise. None: 15; for few genomes enough "
@@ -78,12 +49,6 @@ class CompleterOptions(Computing):
     )
     contamination: tuple[float, float] = option(
         (0.0, 12.0), "Lowest and highest contamination that is simulated, in percent.", group="training"
-    )
-    losses: Literal["copies", "mixed"] = option(
-        "copies",
-        'How genes are lost in training: "copies", each copy by itself; "mixed": by itself, with its contig, rare '
-        "families more often, or islands as a whole, each as often.",
-        group="training",
     )
     min_genomes: int = option(
         1, "Families of fewer genomes that are learned from are left out of the vocabulary.", group="data", least=1

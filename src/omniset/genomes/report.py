@@ -1,46 +1,55 @@
-"""The reports of the genome system on completed genomes and on a fitted model.
-
-Each composer returns the page and the plain numbers behind it. Every part of what is reported may be missing.
-"""
+"""The reports of the genome system, lists of sections: on completed genomes, on a fitted model, on an evaluation."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool, Int
 
-from omniset.genomes.calibration import Level, at_quality
-from omniset.genomes.cohort import COG, Cohort
+from omniset.genomes import evaluate as measured
 from omniset.genomes.completer import GenomeCompleter
+from omniset.genomes.completion import COG, Cohort
+from omniset.genomes.evaluate import CALIBRATED, CHANGES, LOSSY, Condition, Evaluation
+from omniset.genomes.metadata import WHOLE
 from omniset.genomes.modules import Modules
+from omniset.genomes.noise import LOSSES
+from omniset.genomes.thresholds import Level
 from omniset.report import figures
-from omniset.report.blocks import (
-    Block,
-    Cell,
-    Note,
-    Plot,
-    Report,
-    Section,
-    Table,
-    between,
-    listed,
-    many,
-    rounded,
-    text_of,
-)
-from omniset.report.figures import BLUE, ORANGE
-from omniset.report.frame import Run, compose, learning
+from omniset.report.blocks import Block, Cell, Note, Plot, Report, Section, Table, between, listed, many, rounded
+from omniset.report.figures import BLUE, ORANGE, Series
+from omniset.report.frame import Run, compose, ends, learning, methods
+from omniset.trials.comparison import OURS, Comparison
 
 SHOWN = {"rows": 500, "genomes with intervals": 60, "often changed": 25, "map columns": 40}
-DIAGONAL = "On the diagonal probabilities are right; tenths of less than 20 pairs of genome and family are left out."
-SUMS = ("observed", "called", "expected")  # of modules, in the order of the columns
 PRECISION = 0.95  # for which the report on a fit shows thresholds
-
+DIAGONAL = "On the diagonal probabilities are right; tenths of less than 20 pairs of genome and family are left out."
+KEPT = "The weights kept are those of the marked epoch."
+WORSE = "\N{BLACK DOWN-POINTING SMALL TRIANGLE}"
+# Name, colour and sign of what becomes of a family.
+STATES = [("absent", "#eceff2", ""), ("kept", "#b9c0c8", "")]
+STATES += [("added", BLUE, "+"), ("removed", ORANGE, "\N{MINUS SIGN}")]
+Made = tuple[Report, dict[str, Any]]
 
 # ---------------------------------------------------------------------- completed genomes
+
+MEANING: list[list[Any]] = [
+    ["p", "Probability that the complete, clean genome has the family, given all that was observed and its quality."],
+    ["expected", "Families that the complete genome should have: the sum of p. Of 100 validation genomes at least 95 "
+     "had a true number in the interval."],
+    ["added, removed", "Not observed, but called present: not recovered. Observed, but called absent: foreign."],
+    ["unknown families", "Observed families that are not in the model's vocabulary, of which nothing is said."],
+    ["novelty, far", "1 minus the Jaccard similarity to the nearest reference genome, corrected for what is missing "
+     "and foreign; far: above that of 95 % of the validation genomes, whose clades the model had not seen."],
+    ["beware", "Genes of real assemblies are missing together, with their contig. Probabilities come from genomes "
+     "whose genes were removed independently: they may be too sure."],
+]  # fmt: skip
+# Columns of the summary that are shown, with their decimals.
+GENOMES: dict[str, int | None] = {
+    **{"genome": None, "completeness": 1, "contamination": 1, "observed": None, "expected": 0, "interval": None},
+    **{"added": None, "removed": None, "novelty": 3, "far": None, "unknown_share": 3, "nearest_reference": None},
+}
 
 
 def of_completion(
@@ -51,360 +60,258 @@ def of_completion(
     threshold: float,
     precision: float | None,
     modules: Modules | None = None,
-) -> tuple[Report, dict[str, Any]]:
+) -> Made:
     """The report on completed genomes: sizes, changes by genome, category and family, novelty, warnings."""
-    rows, families = cohort.summary, cohort.by_family
-    meaning: list[Block] = [Table("What each number is.", ["number", "meaning"], MEANING)]
-    meaning += [Note("info", text) for text in CAVEATS]
-    changed = families[families["added"] + families["removed"] > 0]
-    numbers = {
-        "threshold": threshold,
-        "precision": precision,
-        "genomes": len(rows),
-        "totals": {name: int(rows[name].sum()) for name in ("observed", "added", "removed", "unknown_families", "far")},
-        "summary": rows.head(SHOWN["rows"]).to_dict("records"),
-        "families": changed[["family", "observed", "expected", "added", "removed"]].to_dict("records"),
-        "categories": cohort.by_category.reset_index().to_dict("records"),
-    }
-    return compose(
-        run,
-        f"{many(len(rows), 'genome')}, completed and cleaned with a vocabulary of {len(families):,} families.",
-        [
-            _genomes(rows),
-            _changes(cohort, families),
-            _novelty(rows, completer.levels_),
-            *([] if modules is None else [_modules(modules)]),
-            Section("How to read the numbers", "", meaning),
-        ],
-        numbers,
-        headline=_headline(rows),
-        text=_rule(threshold, precision),
-    )
-
-
-MEANING: list[list[Any]] = [
-    ["p", "Probability that the complete, clean genome has the family, given all that was observed and its quality."],
-    ["observed", "Families of the model's vocabulary that were found in the genome."],
-    ["expected", "Families that the complete genome should have: the sum of p. In at least 95 of 100 "
-     "validation genomes the true number lay in the interval."],
-    ["added", "Families that were not observed and are called present: probably there, but not recovered."],
-    ["removed", "Families that were observed and are called absent: probably foreign, from another genome."],
-    ["called", "Families called present: those observed, minus removed, plus added."],
-    ["completeness, contamination", "In percent. Given by the user, or estimated from families that nearly all "
-     "reference genomes have."],
-    ["unknown families", "Observed families that are not in the model's vocabulary, as share of all observed ones. "
-     "Nothing is said of them."],
-    ["novelty", "1 minus the estimated share of families (Jaccard similarity) in common with the nearest reference "
-     "genome, corrected for what is missing and foreign. 0: the same families as a reference; 1: none in common."],
-    ["far", "Novelty is above that of 95 % of the validation genomes, whose clades the model had not seen, at the same "
-     "quality: probabilities are less to be trusted."],
-]  # fmt: skip
-CAVEATS = [
-    "In real assemblies genes are missing together, with the contig they lie on, and rare families more often than "
-    "core ones. Intervals hold for these losses too; probabilities and thresholds come from genomes whose genes were "
-    "removed independently of each other, so they may be too sure.",
-    "References are the genomes that the model was trained on, and no others. A genome may be far from them and near "
-    "to one that is public.",
-]
-
-
-def _rule(threshold: float, precision: float | None) -> str:
-    if precision is None:
-        return f"A family is called present where its probability p is at least {threshold:g}."
-    return (
-        f"A family is added or removed only where at least {percent(precision)} of such changes, at this completeness "
-        "and contamination, were right on validation clades; all else stays as observed."
-    )
-
-
-def _headline(rows: pd.DataFrame) -> list[tuple[str, Any, str]]:
-    n = max(len(rows), 1)
-    all_families = max(int(rows["observed"].sum() + rows["unknown_families"].sum()), 1)
-    unknown = rows["unknown_families"].sum() / all_families
-    completeness = _median(rows["completeness"])
+    rows, families, number = cohort.summary, cohort.by_family, max(len(cohort.rows), 1)
+    families["changes"] = families["added"] + families["removed"]
+    changed, rule = families[families["changes"] > 0], f"where its probability p is at least {threshold:g}"
+    if precision is not None:
+        rule = f"as observed, but where at least {percent(precision)} of such changes were right on validation clades"
+    totals = {name: int(rows[name].sum()) for name in ("observed", "added", "removed", "unknown_families", "far")}
+    unknown = totals["unknown_families"] / max(totals["observed"] + totals["unknown_families"], 1)
     estimated = int((rows["quality"] == "estimated").sum())
-    return [
+    complete = rows["completeness"].dropna().median() if len(rows) else np.nan
+    headline = [
         ("genomes", len(rows), f"{int((rows['warnings'] != '').sum()):,} with warnings"),
-        ("median completeness", Cell(percent(completeness / 100), completeness), f"{estimated:,} estimated"),
-        ("families added", int(rows["added"].sum()), f"{rows['added'].sum() / n:.1f} per genome"),
-        ("families removed", int(rows["removed"].sum()), f"{rows['removed'].sum() / n:.1f} per genome"),
-        ("far from references", int(rows["far"].sum()), f"{percent(rows['far'].sum() / n)} of the genomes"),
+        ("median completeness", Cell(percent(complete / 100), complete), f"{estimated:,} estimated"),
+        *((f"families {c}", totals[c], f"{totals[c] / number:.1f} per genome") for c in CHANGES),
+        ("far from references", totals["far"], f"{percent(totals['far'] / number)} of the genomes"),
         ("unknown families", Cell(percent(unknown), unknown), "of those observed"),
     ]
-
-
-HEADERS = {  # of columns that are named otherwise
-    "completeness": "completeness %",
-    "contamination": "contamination %",
-    "interval": "95 % interval",
-    "unknown_share": "unknown families %",
-    "nearest_reference": "nearest reference",
-    "share": "% of genomes",
-}
+    sections = [_genomes(rows), _changes(cohort, families)]
+    sections += [] if modules is None else [_modules(modules)]
+    numbers = {
+        **{"threshold": threshold, "precision": precision, "genomes": len(rows), "totals": totals},
+        "summary": rows.head(SHOWN["rows"]).to_dict("records"),
+        "families": changed[["family", "observed", "expected", *CHANGES]].to_dict("records"),
+        "categories": cohort.by_category.reset_index().to_dict("records"),
+    }
+    lead = f"{many(len(rows), 'genome')}, completed and cleaned with a vocabulary of {len(families):,} families."
+    meaning = Table("What each number is.", ["number", "meaning"], MEANING)
+    sections.append(Section("How to read the numbers", "", [meaning]))
+    return compose(run, lead, sections, numbers, headline=headline, text=f"A family is called present {rule}.")
 
 
 def _genomes(rows: pd.DataFrame) -> Section:
     if rows.empty:
         return Section("Genomes", "There was no genome.")
-    ends = zip(rows["low"], rows["high"], strict=True)
-    intervals: Any = [Cell(between(low, high, lambda value: rounded(value, 0)), low) for low, high in ends]
-    shown = rows.assign(interval=intervals, unknown_share=100 * rows["unknown_share"])
-    columns = ["genome", "completeness", "contamination", "observed", "expected", "interval", "added", "removed"]
-    columns += ["novelty", "far", "called", "unknown_share", "nearest_reference", "quality", "method"]
-    digits = {"completeness": 1, "contamination": 1, "expected": 0, "novelty": 3, "unknown_share": 1}
-    blocks: list[Block] = [_sizes(rows), _table(f"The genomes.{_cut(len(rows))}", shown, columns, digits)]
-    warned = rows[rows["warnings"] != ""]
-    if len(warned):
-        blocks.append(_table(f"Genomes with warnings.{_cut(len(warned))}", warned, ["genome", "warnings"]))
-    text = "How many families each complete genome should have, and what was changed to get there."
-    return Section("Genomes", text, blocks)
-
-
-def _median(values: pd.Series) -> float:
-    """NaN without a warning where nothing is known."""
-    known = values.dropna()
-    return float(known.median()) if len(known) else np.nan
-
-
-def _sizes(rows: pd.DataFrame) -> Plot:
-    quartiles = {name: _median(rows[name]) for name in ("observed", "expected")}
-    alt = f"Expected against observed number of families of {many(len(rows), 'genome')}. Medians: {listed(quartiles)}."
+    alt = f"Expected against observed number of families of {many(len(rows), 'genome')}."
     if len(rows) > SHOWN["genomes with intervals"]:
-        x, y = rows["observed"].to_numpy(np.float64), rows["expected"].to_numpy(np.float64)
-        caption = "Expected size against observed. Above the line: families are missing; below: some are foreign."
-        return Plot(figures.scatter(x, y, "families observed", "families expected"), alt, caption)
-    ordered = rows.sort_values("expected", ascending=False, kind="stable")
-    names, observed, *interval = (ordered[c].tolist() for c in ("genome", "observed", "expected", "low", "high"))
-    expected = ("expected, with 95 % interval", *interval)
-    figure = figures.intervals(names, expected, ("observed", observed), "families")
-    return Plot(figure, alt, "Expected number of families of each complete genome, beside the number observed.")
+        x, y = (rows[name].to_numpy(np.float64) for name in ("observed", "expected"))
+        drawn = figures.scatter(x, y, "families observed", "families expected")
+    else:
+        ordered = rows.sort_values("expected", ascending=False, kind="stable")
+        names, observed, *interval = (ordered[c].tolist() for c in ("genome", "observed", "expected", "low", "high"))
+        expected = ("expected, with 95 % interval", *interval)
+        drawn = figures.intervals(names, expected, ("observed", observed), "families")
+    sizes = zip(rows["low"], rows["high"], strict=True)
+    intervals: Any = [Cell(between(low, high, lambda value: rounded(value, 0)), low) for low, high in sizes]
+    cut = f" The first {SHOWN['rows']} are shown; the summary file has all." if len(rows) > SHOWN["rows"] else ""
+    caption = "Expected number of families of each complete genome, beside the observed."
+    table = _frame(f"The genomes.{cut}", rows.assign(interval=intervals), GENOMES)
+    blocks: list[Block] = [Plot(drawn, alt, caption), table]
+    if len(warned := rows[rows["warnings"] != ""]):
+        blocks.append(_frame("Genomes with warnings.", warned, dict.fromkeys(("genome", "warnings"))))
+    return Section("Genomes", "How many families each complete genome should have, and what was changed.", blocks)
 
 
 def _changes(cohort: Cohort, families: pd.DataFrame) -> Section:
-    if not (families["added"] + families["removed"]).any():
+    if not families["changes"].any():
         return Section("Changes", "No family was added to, or removed from, any genome.")
-    blocks = _by_category(cohort.by_category)
-    extra = [name for name in ("category", "description") if (families[name] != "").any()]
-    for change in ("added", "removed"):
-        often = families.sort_values(change, ascending=False, kind="stable").head(SHOWN["often changed"])
-        often = often[often[change] > 0]
-        often = often.assign(genomes=often[change].astype(int), share=100 * often[change] / len(cohort.rows))
-        columns, half = ["family", "genomes", "share", *extra], "description" not in extra
-        table = _table(f"Families most often {change}.", often, columns, {"share": 1}, half=half)
+    blocks: list[Block] = []
+    categories = cohort.by_category
+    if len(categories):
+        names = [f"{letter} {COG[letter]}" if letter in COG else letter for letter in categories.index]
+        sides = [(change, categories[change].tolist()) for change in reversed(CHANGES)]
+        drawn = figures.two_sided_bars(names, sides[0], sides[1], "changes, over all genomes")
+        caption = "Changes by functional category. A family of several categories counts for each."
+        blocks.append(
+            Plot(drawn, f"{caption} Added: {listed(dict(zip(names, sides[1][1], strict=True)), 6)}.", caption)
+        )
+    texts = [name for name in ("category", "description") if (families[name] != "").any()]
+    columns: dict[str, int | None] = {"family": None, "genomes": None, "% of genomes": 1} | dict.fromkeys(texts)
+    for change in CHANGES:
+        often = families[families[change] > 0].sort_values(change, ascending=False, kind="stable")
+        often = often.head(SHOWN["often changed"])
+        often["genomes"], often["% of genomes"] = often[change].astype(int), 100 * often[change] / len(cohort.rows)
+        table = _frame(f"Families most often {change}.", often, columns)
         blocks.append(table if len(often) else Note("info", f"No family was {change}."))
-    blocks += _map(cohort, families)
-    text = "Added: not observed, but probably there. Removed: observed, but probably foreign."
-    return Section("Changes", text, blocks)
-
-
-def _by_category(categories: pd.DataFrame) -> list[Block]:
-    if categories.empty:
-        text = "Functional categories of the families are not known: the table the model was trained on has none."
-        return [Note("info", text)]
-    categories = categories.assign(changes=categories["added"] + categories["removed"])
-    categories = categories.sort_values("changes", ascending=False, kind="stable").head(len(COG))
-    names = [f"{letter} {COG[letter]}" if letter in COG else letter for letter in categories.index]
-    sides = [(name, categories[name].tolist()) for name in ("removed", "added")]
-    figure = figures.two_sided_bars(names, sides[0], sides[1], "changes, over all genomes")
-    alt = f"Bars of changes by category. {listed(dict(zip(names, categories['changes'].tolist(), strict=True)), 6)}."
-    columns = ["category", "families", "observed", "expected", "added", "removed"]
-    whole = categories.astype({name: int for name in columns if name not in ("category", "expected")})
-    caption = "Functional categories, summed over all genomes. A family of several categories counts for each."
-    return [
-        Plot(figure, alt, "Changes by functional category. A family of several categories counts for each."),
-        _table(caption, whole.assign(category=names), columns, {"expected": 0}),
-    ]
-
-
-# Name, colour and sign of what becomes of a family.
-STATES = [("absent", "#eceff2", ""), ("kept", "#b9c0c8", "")]
-STATES += [("added", BLUE, "+"), ("removed", ORANGE, "\N{MINUS SIGN}")]
-
-
-def _map(cohort: Cohort, families: pd.DataFrame) -> list[Block]:
-    changes = (families["added"] + families["removed"]).to_numpy()
-    columns = np.argsort(-changes, kind="stable")[: SHOWN["map columns"]]
-    columns = columns[changes[columns] > 0]
+    changes = families["changes"].to_numpy()
+    most = [c for c in np.argsort(-changes, kind="stable")[: SHOWN["map columns"]] if changes[c] > 0]
     genomes = sorted(cohort.most_changed, key=lambda entry: -entry[1])
-    states = np.stack([states_of(observed[columns], call[columns]) for *_, observed, call in genomes])
-    names = [name for _, _, name, _, _ in genomes]
-    figure = figures.state_map(states, names, families["family"].iloc[columns].tolist(), STATES, "family", "genome")
-    which = "all genomes" if len(genomes) == len(cohort.rows) else f"the {len(genomes)} genomes that changed most"
-    caption = f"What became of the families most often changed, {len(columns)} of them, in {which}."
+    states = np.stack([np.where(call, 2 - seen, 3 * seen)[most] for *_, seen, call in genomes])
+    shown = families["family"].iloc[most].tolist()
+    drawn = figures.state_map(states, [name for _, _, name, _, _ in genomes], shown, STATES, "family", "genome")
+    caption = f"What became of the {len(most)} families most often changed, in {many(len(genomes), 'genome')}."
     cells = {name: int((states == i).sum()) for i, (name, _, _) in enumerate(STATES)}
-    return [Plot(figure, f"{caption} Cells: {listed(cells)}.", caption, half=len(columns) <= 12)]
-
-
-def states_of(
-    observed: Bool[np.ndarray, " families"], called: Bool[np.ndarray, " families"]
-) -> Int[np.ndarray, " families"]:
-    """Positions in STATES."""
-    return np.where(called, np.where(observed, 1, 2), np.where(observed, 3, 0))
+    blocks.append(Plot(drawn, f"{caption} Cells: {listed(cells)}.", caption, half=len(most) <= 12))
+    return Section("Changes", "Added: not observed, but probably there. Removed: observed, probably foreign.", blocks)
 
 
 def _modules(modules: Modules) -> Section:
-    """How many genomes have each module, and a picture of those in doubt."""
-    rows = [
-        [module.name, module.title, len(module.steps), *(rounded(modules.sums[name][i], 1) for name in SUMS)]
-        for i, module in enumerate(modules.modules)
-    ]
+    """How many genomes have each module."""
+    sums = [modules.sums[name] for name in ("observed", "called", "expected")]
+    rows = [[m.name, m.title, len(m.steps), *(rounded(of[i], 1) for of in sums)] for i, m in enumerate(modules.modules)]
     columns = ["module", "name", "steps", "complete as observed", "complete as called", "expected"]
-    caption = "Genomes in which each module is complete; expected: the sum of the probabilities that it is."
-    blocks: list[Block] = [Table(caption, columns, rows[: SHOWN["rows"]])]
-    if modules.probabilities:
-        values = np.stack(modules.probabilities)[: SHOWN["genomes with intervals"]]
-        doubt = (values * (1 - values)).sum(0)
-        shown = np.sort(np.argsort(-doubt, kind="stable")[: SHOWN["map columns"]])
-        names = [modules.modules[i].name for i in shown]
-        figure = figures.heat_map(values[:, shown], modules.genomes[: len(values)], names, "probability")
-        means = listed(dict(zip(names, values[:, shown].mean(0).tolist(), strict=True)), 6)
-        these = f"{many(len(names), 'module')} that are least certain, in {many(len(values), 'genome')}"
-        caption = f"Probability that a module is complete: {these}."
-        blocks.insert(0, Plot(figure, f"{caption} Means: {means}.", caption))
-    text = (
-        "A module is complete where all of its steps are. Families are taken as independent, given what was observed. "
-        "The table of modules names, for each genome, the step that is least probable."
-    )
-    return Section("Modules", text, blocks)
-
-
-def _novelty(rows: pd.DataFrame, levels: list[Level]) -> Section:
-    values = rows["novelty"].to_numpy(np.float64)
-    if not np.isfinite(values).any():
-        return Section("Novelty", "Of no genome is known how far it is from the reference genomes.")
-    limits = [at_quality(levels, r["completeness"], r["contamination"]).novelty for r in rows.to_dict("records")]
-    far = int(rows["far"].sum())
-    text = (
-        f"How far genomes are from the nearest reference genome. {many(far, 'genome')} of {len(rows):,} "
-        f"{'is' if far == 1 else 'are'} farther than 95 % of the validation genomes."
-    )
-    figure = figures.limited_histogram(
-        values, "novelty", "genomes", "limit from validation clades", min(limits), max(limits)
-    )
-    caption = "Novelty. The limit depends on completeness and contamination: the band holds those of these genomes."
-    alt = f"Histogram of novelty; median {text_of(float(np.nanmedian(values)))}, limits from {text_of(min(limits))} to "
-    return Section("Novelty", text, [Plot(figure, f"{alt}{text_of(max(limits))}.", caption)])
+    table = Table("Genomes in which each module is complete.", columns, rows[: SHOWN["rows"]])
+    text = "A module is complete where all of its steps are; families are independent, given what was observed."
+    return Section("Modules", text, [table])
 
 
 # ---------------------------------------------------------------------- a fitted model
 
 
-def of_fit(run: Run, completer: GenomeCompleter) -> tuple[Report, dict[str, Any]]:
-    """The report on a fitted model: data, learning curves, and what validation clades say."""
-    sizes, levels = completer.sizes_, completer.levels_
-    worst = max(levels, key=lambda level: level.ece)
-    seconds = getattr(completer, "seconds_", None)
+def of_fit(run: Run, completer: GenomeCompleter) -> Made:
+    """The report on a fitted model: data, what validation clades say, learning curves."""
+    sizes, levels, seconds = completer.sizes_, completer.levels_, getattr(completer, "seconds_", None)
+    worst, clades = max(levels, key=lambda level: level.ece), sizes["validation clades"]
     headline: list[tuple[str, Any, str]] = [
         ("genomes", sizes["genomes"], f"{sizes['validation']:,} kept back for validation"),
-        ("clades", sizes["training clades"] + sizes["validation clades"], f"{sizes['validation clades']:,} kept back"),
+        ("clades", sizes["training clades"] + clades, f"{clades:,} kept back"),
         ("families", sizes["families"], "the vocabulary"),
-        ("largest calibration error", worst.ece, f"at completeness / contamination {_level(worst)}"),
+        ("largest calibration error", worst.ece, f"at completeness / contamination {_name(worst)}"),
         *([] if seconds is None else [("seconds", rounded(seconds, 0), "of training")]),
     ]
-    chosen = [min(level.loss, key=level.loss.__getitem__) for level in levels]
+    histories, kept = {name: history for name, history in completer.histories_.items() if history}, {}
+    for name, history in histories.items():
+        best = min(history, key=lambda row: row.get("val_loss", np.inf))
+        kept[name] = int((history[-1] if completer.patience is None else best)["epoch"])
+    told = [{c: level.threshold(c, PRECISION) for c in CHANGES} for level in levels]
+    rows = []
+    for level, of in zip(levels, told, strict=True):
+        add, remove = of["added"], 1 - of["removed"]
+        row = [Cell(_name(level), 1000 * level.completeness + level.contamination), level.ece]
+        row.append("never" if add == 1 else Cell(f"p \N{GREATER-THAN OR EQUAL TO} {add:.4g}", add))
+        row.append("never" if remove == 0 else Cell(f"p \N{LESS-THAN OR EQUAL TO} {remove:.4g}", remove))
+        rows.append([*row, level.novelty, rounded(level.below, 2), rounded(level.above, 2)])
+    columns = ["completeness / contamination", "calibration error", "add where", "remove where"]
+    columns += ["far above a novelty of", "below", "above"]
+    curves = {_name(x): x.bins for x in levels if x.contamination == 0 or x is levels[-1]}
+    alt = f"Share present against mean probability; calibration error at most {worst.ece:.4f}."
+    text = (
+        f"Changes are made from the p on from which {percent(PRECISION)} of them are right, by the lower bound of 90 % "
+        "over validation clades. A size is from expected - below s to expected + above s, s its deviation if families "
+        "were independent."
+    )
+    blocks = [Plot(figures.calibration_curves(curves), alt, DIAGONAL), Table("By level of noise.", columns, rows)]
+    what = f"of rank {completer.clade}" if completer.with_taxonomy_ else "clusters of similar genomes"
+    names = ("completeness", "contamination", "ece", "novelty", "below", "above", "bins")
     return compose(
         run,
         f"Which of {sizes['families']:,} families a genome has, learned from {many(sizes['training'], 'genome')}.",
-        [_learning(completer), _calibration(levels), _thresholds(levels), _choice(levels, chosen)],
+        [Section("Thresholds and limits", text, blocks), learning(histories, kept_epochs=kept, text=KEPT)],
         {
-            "sizes": sizes,
-            "seconds": seconds,
-            "histories": completer.histories_,
-            "levels": [_numbers(level, name) for level, name in zip(levels, chosen, strict=True)],
+            **{"sizes": sizes, "seconds": seconds, "histories": completer.histories_},
+            "levels": [{n: getattr(x, n) for n in names} | of for x, of in zip(levels, told, strict=True)],
         },
         headline=headline,
-        text=_about_clades(completer),
+        text=f"Thresholds, intervals and limits come from validation clades ({what}), which were not learned from, "
+        "their genomes made incomplete and contaminated in known ways.",
         settings=completer.get_params(),
     )
 
 
-def _numbers(level: Level, chosen: str) -> dict[str, Any]:
-    names = ("completeness", "contamination", "ece", "novelty", "below", "above", "loss", "bins")
-    thresholds = {change: level.threshold(change, PRECISION) for change in ("added", "removed")}
-    return {name: getattr(level, name) for name in names} | thresholds | {"auto": chosen}
+# ---------------------------------------------------------------------- an evaluation
+
+# Titles, kinds of conditions, scores in tables, the score that is drawn, and what is to be said of them.
+PARTS: tuple[tuple[str, tuple[str, ...], tuple[str, ...], str | None, str], ...] = (
+    ("Missing and foreign families", ("known",), ("auprc_missing", "auprc_foreign"), "auprc_missing",
+     "Average precision: are families that are there ranked first among what was not observed; and foreign ones among "
+     "what was. It needs no threshold."),
+    ("Families called present", ("known",), ("recall_missing", "f1", "worse"), "f1",
+     "Families with p of at least 0.5 are called present. as-is calls what was observed: it does nothing."),
+    ("Calibration", ("known", "whole"), ("ece_missing", "ece"), "ece_missing",
+     f"Of families given 0.8, 80 % should be there. Asked for: below {CALIBRATED:g} among those not observed that have "
+     f"at least 0.1. whole: of genomes that are at least {WHOLE:g} % complete themselves."),
+    ("Other losses", LOSSES[1:], ("covered", "missing_error", "auprc_missing", "f1"), None,
+     "Genes lost otherwise than each copy by itself: 20 at a time (runs), rare families more often (accessory), or "
+     f"most of some islands. {measured.ACCESSORY} is ours, told that rare families are lost more often."),
+    ("Quality estimated or unknown", ("estimated", "unknown"), ("f1", "auprc_missing", "ece"), None,
+     "Methods are given a completeness and contamination that is wrong by up to 5 points, or none at all."),
+    ("Independent noise", ("original",), ("f1",), None,
+     "Each family is missed, and each other one added, independently: noise as the seed was first judged with."),
+)  # fmt: skip
 
 
-def _about_clades(completer: GenomeCompleter) -> str:
-    taxonomy = completer.with_taxonomy_
-    what = f"of rank {completer.clade}" if taxonomy else "clusters of similar genomes, without a taxonomy"
-    return (
-        f"Clades ({what}) were split into training and validation clades. No genome of a validation clade was "
-        "learned from, so results on them tell what to expect of genomes that are new to the model. Thresholds, "
-        "intervals, limits of novelty and calibration below all come from validation clades, their genomes made "
-        "incomplete and contaminated in known ways."
+def of_evaluation(run: Run, evaluation: Evaluation) -> Made:
+    """The report on an evaluation: verdict and gates first, then every method under every condition."""
+    compared, columns = evaluation.comparison, ("auprc_missing", "recall_missing", "f1", "ece_missing", "worse")
+    sections = [Section("Methods", "", [methods(compared, c, columns, label=_label) for c in evaluation.decisive])]
+    sections.append(_precise(evaluation))
+    for title, kinds, scores, drawn, text in PARTS:
+        conditions = evaluation.of_kind(*kinds)
+        conditions += [c for c in evaluation.of_kind("known") if c.level in LOSSY] if kinds == LOSSES[1:] else []
+        blocks = [] if drawn is None else _lines(evaluation, drawn)
+        blocks += [_table(compared, title, score, conditions) for score in scores if conditions]
+        sections.append(Section(title, text if blocks else "Not measured.", blocks))
+    names = [k for k in evaluation.splits.columns if k not in ("epochs", "provenance")]
+    splits = [[str(row[k]) if k == "seed" else row[k] for k in names] for row in evaluation.splits.to_dict("records")]
+    about = "Trained on the first part, chosen and calibrated on the second, tested once on the third: no clade in two."
+    defined = Table("Scores.", ["score", "what it is"], [*map(list, measured.DEFINITIONS.items())])
+    sections.append(Section("How it was tested", about, [Table("Splits.", names, splits), defined]))
+    headline: list[tuple[str, Any, str]] = []
+    for name in columns[:3]:
+        value, best = compared.interval(name, "70/0", OURS).value, compared.best_baseline(name, "70/0")
+        beside = "" if best is None else f"{best}: {rounded(compared.interval(name, '70/0', best).value).text}"
+        headline.append((f"{compared.score(name).text} at 70/0", rounded(value), beside))
+    lead = f"{many(len(compared.methods), 'method')} on {many(evaluation.rows['genome'].nunique(), 'genome')} of clades"
+    return compose(
+        run,
+        f"{lead} that none of them has seen.",
+        sections,
+        evaluation.own_numbers(),
+        headline=headline,
+        text="Names such as 70/5 are completeness / contamination in percent.",
+        comparison=compared,
     )
 
 
-def _learning(completer: GenomeCompleter) -> Section:
-    histories = {name: history for name, history in completer.histories_.items() if history}
-    marked = {}
-    for name, history in histories.items():
-        best = min(history, key=lambda row: row.get("val_loss", np.inf))
-        marked[name] = int((history[-1] if completer.patience is None else best)["epoch"])
-    text = (
-        "The loss, binary cross-entropy as a mean over families and genomes, on training and on validation clades. The "
-        "weights kept are those of the marked epoch."
-    )
-    return learning(histories, kept_epochs=marked, text=text)
+def _precise(evaluation: Evaluation) -> Section:
+    compared, rows = evaluation.comparison, []
+    for condition in (c.name for c in evaluation.of_kind("known", "whole", "estimated", "unknown")):
+        row, number = [condition], evaluation.changes(condition)
+        for change in CHANGES:
+            interval = compared.interval(f"precision_{change}", condition, OURS)
+            row += [rounded(interval.value), Cell(ends(interval), interval.low), rounded(number[change], 1)]
+        rows.append([*row, rounded(compared.interval("recall_added", condition, OURS).value)])
+    parts = ("{}: precision", "95 % interval, {}", "{} per genome")
+    columns = ["condition", *(p.format(c) for c in CHANGES for p in parts), "share of the missing that was added"]
+    low = evaluation.imprecise()
+    blocks: list[Block] = [Note("warning", low)] if low else []
+    blocks += [Table(f"Precision of changes by {_label(OURS)}.", columns, rows)] if rows else []
+    text = f"Changes were asked to be right in {percent(evaluation.precision)} of the cases. What an incomplete genome "
+    return Section("Precision of changes", f"{text}lacks counts as absent: whole ones tell more.", blocks)
 
 
-def _calibration(levels: list[Level]) -> Section:
-    errors = {(level.completeness, level.contamination): level.ece for level in levels}
-    across = sorted({q for _, q in errors})
-    rows = [
-        [Cell(f"{c:g} %", c), *(errors.get((c, q)) for q in across)]
-        for c in sorted({c for c, _ in errors}, reverse=True)
-    ]
-    columns = ["completeness", *(f"{q:g} %" for q in across)]
-    wanted = [(100, 0), (90, 0), (70, 0), (50, 0), (50, 10)]
-    figure = figures.calibration_curves(
-        {_level(x): x.bins for x in levels if (x.completeness, x.contamination) in wanted}
-    )
-    by_level = ", ".join(f"{_level(level)}: {text_of(level.ece)}" for level in levels)
-    alt = f"Share present against mean probability. Expected calibration errors: {by_level}."
-    caption = "Expected calibration error on validation clades, by completeness and, across, contamination."
-    text = (
-        "Of all families given a probability of 0.8, 80 % should be there. The expected calibration error is the mean "
-        "distance between probability and share present."
-    )
-    plot = Plot(figure, alt, f"Completeness / contamination in percent. {DIAGONAL}")
-    return Section("Calibration", text, [plot, Table(caption, columns, rows, half=True)])
+def _table(compared: Comparison, title: str, score: str, conditions: Sequence[Condition]) -> Table:
+    """Condition by method, with intervals; F1 that is less than of as-is is marked."""
+    text, rows = compared.score(score).text, []
+    for condition in (c.name for c in conditions):
+        found = {m: compared.interval(score, condition, m) for m in compared.methods}
+        least = round(found["as-is"].value, 3) if score == "f1" and "as-is" in found else -np.inf
+        cells = [f"{rounded(i.value).text} ({ends(i)})" + WORSE * (round(i.value, 3) < least) for i in found.values()]
+        rows.append([condition, *(Cell(c, i.value) for c, i in zip(cells, found.values(), strict=True))])
+    marked = f" {WORSE} less than doing nothing (as-is)." if score == "f1" else ""
+    caption = f"{title}: {text}, with 95 % intervals over clades.{marked}"
+    return Table(caption, ["condition", *map(_label, compared.methods)], rows)
 
 
-def _thresholds(levels: list[Level]) -> Section:
-    rows = []
-    for level in levels:
-        add, remove = (level.threshold(change, PRECISION) for change in ("added", "removed"))
-        least = "never" if add == 1 else Cell(f"p \N{GREATER-THAN OR EQUAL TO} {add:.4g}", add)
-        most = "never" if remove == 1 else Cell(f"p \N{LESS-THAN OR EQUAL TO} {1 - remove:.4g}", 1 - remove)
-        rows.append(
-            [_in_order(level), least, most, rounded(level.novelty), rounded(level.below, 2), rounded(level.above, 2)]
-        )
-    columns = ["completeness / contamination", "add where", "remove where", "far above a novelty of", "below", "above"]
-    text = (
-        f"From which probability on {percent(PRECISION)} of additions, and of removals, are right, by the lower "
-        "bound of 90 % confidence over validation clades; "
-        "\N{LEFT DOUBLE QUOTATION MARK}never\N{RIGHT DOUBLE QUOTATION MARK}: no probability is sure enough. "
-        "95 % of the validation genomes have a novelty up to its limit. The interval of "
-        "a genome's size is from the expected number - below \N{MULTIPLICATION SIGN} s to it + above "
-        "\N{MULTIPLICATION SIGN} s, s the standard deviation it would have if families were independent; it holds too "
-        "where genes are lost with their contig, or rare families more often than core ones."
-    )
-    return Section("Thresholds and limits", text, [Table("By level of noise.", columns, rows)])
-
-
-def _choice(levels: list[Level], chosen: list[str]) -> Section:
-    methods = list(dict.fromkeys(name for level in levels for name in level.loss))
-    rows = [
-        [_in_order(level), name, *(level.loss.get(method) for method in methods)]
-        for level, name in zip(levels, chosen, strict=True)
-    ]
-    text = (
-        "Mean binary cross-entropy on validation clades; lower is better. With method=auto, each genome is completed "
-        "by the method that lost least at its level."
-    )
-    columns = ["completeness / contamination", "auto takes", *methods]
-    return Section("Which method", text, [Table("Loss by method.", columns, rows)])
+def _lines(evaluation: Evaluation, score: str) -> list[Block]:
+    """By completeness without contamination, quality known; ours with its interval."""
+    compared = evaluation.comparison
+    levels = sorted((c for c in evaluation.of_kind("known") if c.level[1] == 0), key=lambda c: c.level[0])
+    x, series, text = [c.level[0] for c in levels], {}, compared.score(score).text
+    for method in compared.methods:
+        found = [compared.interval(score, c.name, method) for c in levels]
+        if np.isfinite([i.value for i in found]).any():
+            band = ([i.low for i in found], [i.high for i in found]) if method == OURS else ()
+            series[_label(method)] = Series(x, [i.value for i in found], *band)
+    if not series:
+        return []
+    order = [_label(m) for m in compared.methods]
+    figure = figures.lines(series, "completeness, %", text, order=order, reference=_label("as-is"))
+    best = {name: max(one.y) for name, one in series.items()}
+    return [Plot(figure, f"{text} by completeness; largest: {listed(best)}.", f"{text} by completeness, none foreign.")]
 
 
 # ---------------------------------------------------------------------- parts
@@ -412,29 +319,21 @@ def _choice(levels: list[Level], chosen: list[str]) -> Section:
 
 def percent(share: float) -> str:
     """With a decimal where there is one; a dash if it is NaN."""
-    return text_of(None) if share != share else f"{f'{100 * share:.1f}'.removesuffix('.0')} %"
+    return "\N{EN DASH}" if share != share else f"{f'{100 * share:.1f}'.removesuffix('.0')} %"
 
 
-def _level(level: Level) -> str:
+def _label(method: str) -> str:
+    return f"{method} (ours)" if method == OURS else method
+
+
+def _name(level: Level) -> str:
     return f"{level.completeness:g}/{level.contamination:g}"
 
 
-def _in_order(level: Level) -> Cell:
-    return Cell(_level(level), 1000 * level.completeness + level.contamination)
-
-
-def _table(
-    caption: str, rows: pd.DataFrame, columns: list[str], digits: Mapping[str, int] | None = None, *, half: bool = False
-) -> Table:
-    """Some columns of the first rows, some of them with so many decimals."""
-    digits = digits or {}
+def _frame(caption: str, rows: pd.DataFrame, columns: Mapping[str, int | None]) -> Table:
+    """The first rows of a frame; columns, with their decimals."""
     cells = [
-        [rounded(row[name], digits[name]) if name in digits else row[name] for name in columns]
+        [row[name] if digits is None else rounded(row[name], digits) for name, digits in columns.items()]
         for row in rows.head(SHOWN["rows"]).to_dict("records")
     ]
-    return Table(caption, [HEADERS.get(name, name) for name in columns], cells, half=half)
-
-
-def _cut(number: int) -> str:
-    shown = SHOWN["rows"]
-    return f" The first {shown} of {number:,} are shown; the summary file has all." if number > shown else ""
+    return Table(caption, [*columns], cells)

@@ -6,6 +6,7 @@ that is lost and gained again within one branch keeps its copies.
 
 from __future__ import annotations
 
+import math
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,6 @@ from jaxtyping import Bool, Float, Int
 
 from omniset.genomes.metadata import check_bounds, warn_of_small
 from omniset.genomes.noise import degrade
-from omniset.genomes.trees import Tree, clades, numbered, read_newick, yule_tree
 from omniset.runs.files import writable_folder
 from omniset.tables.files import TableWriter
 
@@ -28,6 +28,7 @@ VARIATION = 2.0  # shape of the Gamma distribution of rates; the smaller the mor
 MODULE, TOGETHER = 3.0, 0.9  # mean number of families of a module, and how often each follows it
 NOVEL = 0.5  # largest share of the incomplete genomes that are of taxonomic families without a reference
 OFF = 5.0  # points by which an estimated quality is wrong at most
+RANKS = {"p": 0.25, "c": 0.4, "o": 0.5, "f": 0.65, "g": 0.85}  # where the tree is cut, the leaves being at 1
 
 
 @dataclass
@@ -81,7 +82,6 @@ def simulate(
     completeness: tuple[float, float] = (50.0, 95.0),
     contamination: tuple[float, float] = (0.0, 10.0),
     seed: int = 0,
-    tree: str | Path | None = None,
 ) -> Simulated:
     """Relatives with their gene families, some of them complete references, the others spoilt.
 
@@ -96,12 +96,9 @@ def simulate(
         completeness: Lowest and highest one, in percent; drawn uniformly.
         contamination: Likewise.
         seed: The same gives the same tables.
-        tree: Newick file whose leaves are the genomes, or more of them: then they are drawn. Distances are divided by
-            the mean distance of leaves from the root. Default: a pure-birth tree.
 
     Raises:
-        OSError: The tree is not there or may not be read.
-        ValueError: An argument is out of bounds, or the tree is malformed or has too few leaves.
+        ValueError: An argument is out of bounds.
     """
     least = {"genomes": (genomes, 4), "families": (families, 2), "mags": (mags, 1), "seed": (seed, 0)}
     for name, (value, bound) in least.items():
@@ -113,19 +110,12 @@ def simulate(
     check_bounds(completeness, contamination)
     warn_of_small(contamination)
     rng = np.random.default_rng(seed)
-    grown = yule_tree(number, rng) if tree is None else read_newick(tree)
-    if len(grown.leaves) < number:
-        raise ValueError(f"{tree} has {len(grown.leaves)} leaves, genomes + mags must not be more, they are {number}")
-    depth = grown.depth[grown.leaves].mean()
-    if depth <= 0:
-        raise ValueError(f"{tree}: all branches have length 0, some must be longer")
-    grown = Tree(grown.parent, grown.length / depth, grown.names)
-
+    tree = yule_tree(number, rng)
     kinds = draw_families(families, size=SHARE * families, copies=COPIES, rate=RATE, rng=rng)
-    chosen = np.sort(rng.choice(len(grown.leaves), number, replace=False))
-    content = gain_and_loss(grown, kinds, rng)[chosen]
-    taxonomy = np.array(clades(grown))[chosen]
-    names = np.array([grown.names[leaf] for leaf in grown.leaves[chosen]])
+    rng.choice(number, number, replace=False)  # is not used: so that a seed gives the tables that it always gave
+    content = gain_and_loss(tree, kinds, rng)
+    taxonomy = np.array(clades(tree))
+    names = np.array(numbered("GENOME", number))
     spoilt = _choose_mags(taxonomy.tolist(), mags, rng)
     references = np.flatnonzero(~spoilt)
     unseen = np.flatnonzero(~content[references].any(0))
@@ -247,3 +237,83 @@ def _choose_mags(taxonomy: list[str], mags: int, rng: np.random.Generator) -> Bo
     rest = np.flatnonzero(~chosen)
     chosen[rng.choice(rest, mags - chosen.sum(), replace=False)] = True
     return chosen
+
+
+# ---------------------------------------------------------------------- trees
+
+
+@dataclass
+class Tree:
+    """A rooted tree.
+
+    Attributes:
+        parent: Of each node, -1 of the root. Parents come before children, the root is node 0.
+        length: Of the branch above each node; 0 above the root.
+    """
+
+    parent: Int[np.ndarray, " nodes"]
+    length: Float[np.ndarray, " nodes"]
+
+    @property
+    def leaves(self) -> Int[np.ndarray, " leaves"]:
+        return np.setdiff1d(np.arange(len(self.parent)), self.parent)
+
+    @property
+    def depth(self) -> Float[np.ndarray, " nodes"]:
+        """Distance from the root."""
+        depth = np.zeros(len(self.parent))
+        for node in range(1, len(depth)):
+            depth[node] = depth[self.parent[node]] + self.length[node]
+        return depth
+
+
+def yule_tree(leaves: int, rng: np.random.Generator) -> Tree:
+    """A pure-birth tree, all of its leaves at distance 1 from the root (Yule, "A Mathematical Theory of Evolution",
+    1925): k lineages wait for Exp(k), then one of them splits.
+
+    Raises:
+        ValueError: Fewer than 2 leaves.
+    """
+    if leaves < 2:
+        raise ValueError(f"leaves must be at least 2, it is {leaves}")
+    parent, born, died = [-1, 0, 0], [0.0] * 3, [0.0] * 3
+    alive = [1, 2]
+    now = rng.exponential(1 / 2)
+    while len(alive) < leaves:
+        splits = int(rng.integers(len(alive)))
+        node = alive[splits]
+        died[node] = now
+        alive[splits] = len(parent)
+        alive.append(len(parent) + 1)
+        parent += [node, node]
+        born += [now, now]
+        died += [now, now]
+        now += rng.exponential(1 / len(alive))
+    for node in alive:
+        died[node] = now
+    return Tree(np.array(parent), (np.array(died) - np.array(born)) / now)
+
+
+def clades(tree: Tree) -> list[str]:
+    """Taxonomy of the leaves, "d__Simulated;p__P1;c__C1;o__O1;f__F1;g__G1;s__S1": the tree is cut at shares of the mean
+    distance of leaves from the root, and what stays connected below a cut is a clade. Species are single leaves.
+    """
+    leaves, depth = tree.leaves, tree.depth
+    whole = depth[leaves].mean()
+    is_leaf = np.isin(np.arange(len(depth)), leaves)
+    taxonomy = ["d__Simulated"] * len(leaves)
+    for rank, cut in [*RANKS.items(), ("s", math.inf)]:
+        top = np.full(len(depth), -1)  # the node that a clade starts with
+        for node, above in enumerate(tree.parent):
+            inherited = top[above] if above >= 0 else -1
+            starts = is_leaf[node] or depth[node] >= cut * whole
+            top[node] = inherited if inherited >= 0 else node if starts else -1
+        number: dict[int, int] = {}
+        for i, clade in enumerate(top[leaves].tolist()):
+            taxonomy[i] += f";{rank}__{rank.upper()}{number.setdefault(clade, len(number) + 1)}"
+    return taxonomy
+
+
+def numbered(prefix: str, number: int) -> list[str]:
+    """FAM00001, FAM00002, ..."""
+    return [f"{prefix}{i:05}" for i in range(1, number + 1)]

@@ -1,27 +1,40 @@
-"""Training of methods: complete genomes are degraded anew in every epoch, and the methods learn to undo it."""
+"""Genomes to learn from, degraded anew in every epoch, and the methods that learn to undo it, trained side by side."""
 
 from __future__ import annotations
 
 import warnings
 import zlib
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 import torch
-import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
-from torch import Tensor
+from torch import Tensor, nn
 
+from omniset.genomes.baselines import (
+    AsIs,
+    LikelihoodNeighbours,
+    Method,
+    Neighbours,
+    Prevalence,
+    PrincipalComponents,
+)
 from omniset.genomes.metadata import check_taxonomy, lineages
-from omniset.genomes.methods import Method
-from omniset.genomes.noise import Observed, Recovery, degrade, flip
+from omniset.genomes.mixing import Predictions, fit_weights
+from omniset.genomes.model import EvidenceModel, Mixture, WithoutNetwork
+from omniset.genomes.noise import NoiseModel, Observed, Recovery, cross_entropy, degrade, flip
+from omniset.genomes.references import References
+from omniset.genomes.seed import SeedModel
+from omniset.runs import devices
 from omniset.training.data import Key, Lesson
 from omniset.training.fit import TrainingModule, fit
 
@@ -32,7 +45,20 @@ ERROR = 0.05  # of an estimated completeness or contamination, at most
 CURRICULUM = ((0.10, 0.01), (0.25, 0.02), (0.50, 0.05))
 # How often a genome's clade one rank up, its clade, and only it, are hidden from its references.
 HIDDEN = (0.25, 0.5, 0.25)
+# Completeness and contamination, in percent, of the genomes that the weights of a mixture are fitted to.
+QUALITIES = ((97.0, 1.0), (90.0, 5.0), (80.0, 0.0), (65.0, 5.0), (50.0, 2.0))
+PAIRS = 400_000  # genomes x families, at most, that weights are fitted to, drawn at random
+TOGETHER = 150  # genomes that are completed together, at most, when weights are fitted
+NO_NETWORK = "no-network"  # our model without its network
+UNTRAINED = ("as-is", "prevalence", "prevalence-bayes", "knn", "knn-likelihood")
+# What the methods that are compared with are trained with.
+TRAINING: dict[str, dict[str, Any]] = {
+    # The document's optimiser; its curriculum needs all its epochs.
+    "seed": {"epochs": 6, "learning_rate": 1e-3, "weight_decay": 0.0, "batch_size": 10, "patience": None},
+    "pca": {"epochs": 20, "learning_rate": 3e-3, "weight_decay": 1e-2, "batch_size": 16},
+}
 Batch = tuple[Observed, Tensor, Tensor, Recovery | None]
+Degraded = tuple[np.ndarray, Observed, Recovery]  # positions, what is observed, and how much of them that truly is
 
 
 @dataclass
@@ -114,6 +140,27 @@ class Clades:
     def groups(self) -> Int[np.ndarray, " genomes"]:
         return self.codes[:, 1]
 
+    def weights(self, rows: Int[np.ndarray, " chosen"]) -> Float[np.ndarray, " chosen"]:
+        """(chosen,) so that every clade counts the same; mean 1."""
+        _, which, sizes = np.unique(self.groups[rows], return_inverse=True, return_counts=True)
+        weights = 1 / sizes[which]
+        return weights / weights.mean() if len(weights) else weights
+
+    def drawn(self, rows: Int[np.ndarray, " chosen"], number: int, seed: int) -> Int[np.ndarray, " drawn"]:
+        """All of these genomes, or so many of them, drawn over the clades."""
+        if len(rows) <= number:
+            return rows
+        weights = self.weights(rows)
+        chosen = np.random.default_rng(seed).choice(len(rows), number, replace=False, p=weights / weights.sum())
+        return rows[np.sort(chosen)]
+
+    def singles(self, train: Int[np.ndarray, " train"], number: int, seed: int) -> Int[np.ndarray, " single"]:
+        """So many training genomes, drawn over the clades, that leave at least half of each clade."""
+        shuffled = np.random.default_rng(seed).permutation(train)
+        of_clade = pd.Series(self.groups[shuffled]).groupby(self.groups[shuffled])
+        spare = (of_clade.cumcount() < of_clade.transform("size") // 2).to_numpy()
+        return self.drawn(np.sort(shuffled[spare]), number, seed)
+
 
 def _codes(values: np.ndarray, names: list[str]) -> Int[np.ndarray, " genomes"]:
     """Equal values get equal numbers; a genome without a value gets one of its own."""
@@ -148,14 +195,12 @@ class Draws:
     Attributes:
         completeness, contamination: Bounds of uniform draws; one genome in five is complete, two of five are clean.
         near: How often the donor is of the clade above the genome's own.
-        losses: How genes are lost, out of `noise.LOSSES`, each as often.
         curriculum: The document's independent noise instead, by the share of epochs that have passed.
     """
 
     completeness: tuple[float, float] = (0.3, 1.0)
     contamination: tuple[float, float] = (0.0, 0.12)
     near: float = 0.5
-    losses: tuple[str, ...] = ("copies",)
     curriculum: bool = False
 
     def quality(self, rng: np.random.Generator, itself: float = 1.0) -> tuple[float, float, float, float]:
@@ -235,6 +280,141 @@ def carriers(counts: sp.csr_array, rows: Int[np.ndarray, " chosen"]) -> Int[np.n
     return number
 
 
+def recovery_of(told: Iterable[tuple[float, float, float]]) -> Recovery:
+    """Of genomes one by one."""
+    return Recovery(*torch.tensor([*told], dtype=torch.float32).unbind(1))
+
+
+@dataclass
+class Noisy:
+    """Complete genomes, degraded at one level, with a method's log-odds.
+
+    Attributes:
+        rows: (genomes,) positions in the table.
+        truth: (genomes, families) what the complete genomes have.
+        observed: (genomes, families) what was recovered.
+        log_odds: (genomes, families)
+        novelty: (genomes,) 1 - similarity to the nearest reference.
+        shift: (genomes, families) by which log-odds change if rare families are lost more often; None: not asked for.
+        hidden: (genomes, families) how often a family of the organism is not in `truth`, since the genome is incomplete
+            itself, see `NoiseModel.hidden`. None: it is complete.
+    """
+
+    rows: Int[np.ndarray, " genomes"]
+    truth: Bool[np.ndarray, "genomes families"]
+    observed: Bool[np.ndarray, "genomes families"]
+    log_odds: Float[np.ndarray, "genomes families"]
+    novelty: Float[np.ndarray, " genomes"]
+    shift: Float[np.ndarray, "genomes families"] | None = None
+    hidden: Float[np.ndarray, "genomes families"] | None = None
+
+    @property
+    def probability(self) -> Float[np.ndarray, "genomes families"]:
+        """That the organism has the family."""
+        return 1 / (1 + np.exp(-self.log_odds))
+
+    @property
+    def shown(self) -> Float[np.ndarray, "genomes families"]:
+        """Probability that `truth` has it: what it can be compared with."""
+        return self.probability if self.hidden is None else self.probability * (1 - self.hidden)
+
+    @property
+    def shifted(self) -> Noisy:
+        """The same, had it been known that rare families are lost more often."""
+        assert self.shift is not None
+        return replace(self, log_odds=self.log_odds + self.shift, shift=None)
+
+
+def degraded(
+    genomes: Genomes,
+    rows: Int[np.ndarray, " chosen"],
+    level: tuple[float, float] | str,
+    kind: str,
+    seed: int,
+    lost: str = "copies",
+) -> Iterator[Degraded]:
+    """Genomes degraded at a level, 16 at a time: their positions, what is observed of them, and how much of them that
+    truly is. Same call, same noise.
+
+    Args:
+        level: Completeness and contamination in percent, of the organism: less is taken from a genome that is
+            incomplete itself, and nothing from one that has no more; or "iid:missed:foreign", independent noise of
+            families.
+        kind: What methods read of the quality: "known", "estimated", "unknown".
+        lost: How genes are lost, one of `noise.LOSSES`.
+    """
+    prevalence = genomes.prevalence
+    for start in range(0, len(rows), 16):
+        some = rows[start : start + 16]
+        counts, quality, told = [], [], []
+        for i in some.tolist():
+            rng = np.random.default_rng([seed, i])
+            row = genomes.row(i)
+            if isinstance(level, str):
+                missed, foreign = (float(v) for v in level.split(":")[1:])
+                counts.append(flip(row, missed, foreign, rng))
+                quality.append((1 - missed, foreign))
+                told.append((1.0, 1 - missed, foreign))
+            else:
+                itself = 1.0 if genomes.itself is None else float(genomes.itself[i])
+                c, q = min(level[0] / 100, itself), level[1] / 100
+                donor = genomes.donor(i, rng.random() < 0.5, rng)
+                counts.append(degrade(row, donor, c / itself, q / itself, rng, lost, prevalence))
+                quality.append(stated_quality(c, q, kind, rng))
+                told.append((itself, c, q))
+        c_stated, q_stated = torch.tensor(quality, dtype=torch.float32).unbind(1)
+        yield some, Observed(torch.from_numpy(np.stack(counts)).float(), c_stated, q_stated), recovery_of(told)
+
+
+@torch.no_grad()
+def apply_all(
+    methods: dict[str, Method],
+    genomes: Genomes,
+    rows: Int[np.ndarray, " chosen"],
+    level: tuple[float, float] | str,
+    kind: str,
+    seed: int,
+    device: torch.device | str = "cpu",
+    lost: str = "copies",
+    shift: bool = False,
+    references: References | None = None,
+) -> dict[str, Noisy]:
+    """Predictions of several methods for the same degraded genomes.
+
+    Args:
+        shift: Keep by how much log-odds change if rare families are lost more often.
+        references: By which novelty is told. None: those of a method that has some.
+    """
+    for method in methods.values():
+        method.to(device)
+    log_odds: dict[str, list[np.ndarray]] = {name: [] for name in methods}
+    observed, novelty, shifts, hidden = [], [], [], []
+    any_method = next(iter(methods.values()))
+    told: Any = references or next((m.references for m in methods.values() if hasattr(m, "references")), None)
+    if told is not None:
+        told.to(device)
+    for _, batch, recovery in degraded(genomes, rows, level, kind, seed, lost):
+        batch = batch.to(device)
+        observed.append(batch.present.cpu().numpy())
+        for name, method in methods.items():
+            log_odds[name].append(method(batch).cpu().numpy())
+        noise = any_method.noise
+        settled = noise.settle(batch)[0]
+        if genomes.itself is not None:
+            hidden.append(noise.hidden(batch.present, recovery.to(device)).cpu().numpy())
+        if shift:
+            shifts.append(noise.shift(batch, noise.accessory()).cpu().numpy())
+        if told is None:
+            novelty.append(np.full(len(batch), np.nan, dtype=np.float32))
+        else:
+            near = told.corrected_similarity(settled, noise).amax(1)
+            novelty.append(1 - near.cpu().numpy())
+    truth = genomes.counts[rows].toarray() > 0
+    seen, far = np.concatenate(observed), np.concatenate(novelty)
+    others = [np.concatenate(parts) if parts else None for parts in (shifts, hidden)]
+    return {name: Noisy(rows, truth, seen, np.concatenate(odds), far, *others) for name, odds in log_odds.items()}
+
+
 class GenomeBatches:
     """Batches of degraded genomes by (epoch, position). Noise depends on (seed, epoch, genome) alone; when not training
     it is the same in every epoch.
@@ -272,18 +452,11 @@ class GenomeBatches:
         else:
             completeness, contamination, c, q = self.draws.quality(rng, itself)
             donor = self.genomes.donor(i, rng.random() < self.draws.near, rng)
-            losses = self.draws.losses
-            lost = losses[0] if len(losses) == 1 else losses[int(rng.integers(len(losses)))]
-            seen = degrade(counts, donor, completeness, contamination, rng, lost, self.genomes.prevalence)
+            seen = degrade(counts, donor, completeness, contamination, rng)
         level, codes = rng.choice(3, p=HIDDEN) if training else 2, self.genomes.clades.codes
         hidden = codes[self.genomes.references, level] == codes[i, level]
         told = itself, itself * completeness, itself * contamination
         return seen, c, q, hidden, counts > 0, float(self.weights[i]), told
-
-
-def recovery_of(told: Iterable[tuple[float, float, float]]) -> Recovery:
-    """Of genomes one by one."""
-    return Recovery(*torch.tensor([*told], dtype=torch.float32).unbind(1))
 
 
 def lesson(genomes: Genomes, draws: Draws, batch_size: int, epochs: int, seed: int) -> Lesson:
@@ -297,7 +470,7 @@ def _move(batch: Batch, device: torch.device) -> tuple[Any, ...]:
 
 
 class GenomeModule(TrainingModule):
-    """Cross-entropy of the log-odds, see `loss`, mean over families and genomes, small clades counting more; in
+    """`cross_entropy` of the log-odds, mean over families and genomes, small clades counting more; in
     training the mean over all log-odds that the method learns by a loss of their own.
     """
 
@@ -311,34 +484,10 @@ class GenomeModule(TrainingModule):
         observed, truth, weights, recovery = batch
         hidden = None if recovery is None else self.network.noise.hidden(observed.present, recovery)
         predicted = self.network.learned(observed) if stage == "train" else [self.network(observed)]
-        each = torch.stack([loss(log_odds, truth, hidden) for log_odds in predicted]).mean(0)
+        each = torch.stack([cross_entropy(log_odds, truth, hidden).mean(1) for log_odds in predicted]).mean(0)
         mean = (weights * each).mean()
         self.log(f"{stage}_loss", mean, on_step=False, on_epoch=True, batch_size=len(weights), prog_bar=True)
         return mean
-
-
-def loss(
-    log_odds: Float[Tensor, "genomes families"],
-    truth: Float[Tensor, "genomes families"],
-    hidden: Float[Tensor, "genomes families"] | None = None,
-) -> Float[Tensor, " genomes"]:
-    """Mean of `cross_entropy` over families."""
-    return cross_entropy(log_odds, truth, hidden).mean(1)
-
-
-def cross_entropy(
-    log_odds: Float[Tensor, "*pairs"], truth: Float[Tensor, "*pairs"], hidden: Float[Tensor, "*pairs"] | None = None
-) -> Float[Tensor, "*pairs"]:
-    """-log p of a family that the genome has, -log(1 - p (1 - m)) of one that it lacks, p the probability that the
-    organism has it, m how often the genome lacks it all the same: the likelihood of targets that are missing.
-
-    Args:
-        hidden: m, see `NoiseModel.hidden`. None: 0, the genome is complete, and this is binary cross-entropy.
-    """
-    if hidden is None:
-        return F.binary_cross_entropy_with_logits(log_odds, truth, reduction="none")
-    absent = F.softplus(log_odds) - F.softplus(log_odds + hidden.log())
-    return torch.where(truth > 0, F.softplus(-log_odds), absent)
 
 
 def train(
@@ -367,3 +516,164 @@ def train(
     module = GenomeModule(method, learning_rate, weight_decay, seed, fingerprint | {"data": checksum})
     fit(module, lesson(genomes, draws, batch_size, epochs, seed), epochs=epochs, log=None, **fitting)
     return module.history
+
+
+class Suite(nn.Module):
+    """Methods that are fitted on the same genomes, sharing one noise model and one set of reference genomes.
+
+    Args:
+        families: Vocabulary size.
+        references: Number of reference genomes.
+        names: Out of `MAKERS`; "evidence" before what is made of it.
+    """
+
+    def __init__(self, families: int, references: int, names: Sequence[str]) -> None:
+        super().__init__()
+        if unknown := [name for name in names if name not in MAKERS]:
+            raise ValueError(f"methods must be out of {', '.join(MAKERS)}; got {unknown[0]!r}")
+        self.families = families
+        self.noise, self.references = NoiseModel(families), References(references, families)
+        self.methods = nn.ModuleDict()
+        for name in dict.fromkeys(names):
+            self.methods[name] = MAKERS[name](self)
+
+    def fit(
+        self,
+        genomes: Genomes,
+        *,
+        main: str,
+        draws: Draws,
+        seed: int,
+        folder: Path | None,
+        fingerprint: dict[str, Any],
+        instead: dict[str, int] | None = None,
+        **training: Any,
+    ) -> dict[str, list[dict[str, Any]]]:
+        """Fit every method; returns the history of those that are trained.
+
+        Args:
+            main: The method that `training` is for; others are trained with TRAINING, on the same device.
+            instead: Epochs of each method that is trained, all of which are taken.
+            training: epochs, batch_size, learning_rate, weight_decay, patience, device, progress, resume.
+        """
+        rng = np.random.default_rng(seed)
+        counts = genomes.training_counts
+        self.noise.fit(counts, rng, None if genomes.itself is None else genomes.itself[genomes.train])
+        self.references.fit(genomes.counts[genomes.references])
+        if genomes.itself is not None:
+            self.references.impute(self.noise, genomes.itself[genomes.references])
+        for name in self.methods:
+            self[name].fit(counts, rng)
+        del counts  # a copy, where genomes are kept back
+        history = {}
+        for name in self.methods:
+            method = self[name]
+            if method.trained:
+                length = {} if instead is None else {"epochs": instead[name], "patience": None}
+                history[name] = train(
+                    method,
+                    genomes,
+                    draws=Draws(curriculum=True) if name == "seed" else draws,
+                    seed=seed,
+                    folder=folder if folder is None or name == main else folder / name,
+                    fingerprint=fingerprint | {"method": name},
+                    **training | ({} if name == main else TRAINING.get(name, {})) | length,
+                )
+            if isinstance(method, Mixture):
+                mix(method, genomes, seed, devices.find(training["device"]))
+        self.eval()
+        return history
+
+    def __getitem__(self, name: str) -> Method:
+        method = self.methods[name]
+        assert isinstance(method, Method)
+        return method
+
+
+def _without_network(suite: Suite) -> Method:
+    model = suite["evidence"]
+    assert isinstance(model, EvidenceModel)
+    return WithoutNetwork(suite.noise, model)
+
+
+MAKERS: dict[str, Callable[[Suite], Method]] = {
+    "as-is": lambda suite: AsIs(suite.noise),
+    "prevalence": lambda suite: Prevalence(suite.noise, bayes=False),
+    "prevalence-bayes": lambda suite: Prevalence(suite.noise, bayes=True),
+    "knn": lambda suite: Neighbours(suite.noise, suite.references),
+    "knn-likelihood": lambda suite: LikelihoodNeighbours(suite.noise, suite.references),
+    "pca": lambda suite: PrincipalComponents(suite.noise, suite.families),
+    "evidence": lambda suite: EvidenceModel(suite.noise, suite.references, suite.families),
+    "seed": lambda suite: SeedModel(suite.noise, suite.families),
+    NO_NETWORK: _without_network,
+}
+
+
+def mix(model: Mixture, genomes: Genomes, seed: int, device: torch.device | str = "cpu") -> None:
+    """Fit the weights of a mixture, in place, to degraded genomes that were kept back, with relatives among the
+    references and without: in both groups clades count alike. Then to genomes kept back that are completed together.
+    Without genomes all parts count the same.
+    """
+    groups = [rows for rows in (genomes.validation, genomes.single) if len(rows)]
+    if not groups:
+        return
+    rng = np.random.default_rng(seed)
+    model.eval().to(device)
+    noise = [seed * 1000 + 500 + number for number in range(len(QUALITIES))]
+    each = max(PAIRS // (sum(map(len, groups)) * len(QUALITIES)), 1)
+    alone = [
+        some
+        for (level, at), rows in product(zip(QUALITIES, noise, strict=True), groups)
+        for some in _predictions(model, genomes, rows, degraded(genomes, rows, level, "estimated", at), each, rng)
+    ]
+    together: list[Predictions] = []
+    if len(genomes.validation):
+        # One clade after another: relatives stay together.
+        order = np.argsort(genomes.clades.groups[genomes.validation], kind="stable")
+        rows = genomes.validation[order[:TOGETHER]]
+        each = max(PAIRS // (len(rows) * len(QUALITIES)), 1)
+        for level, at in zip(QUALITIES, noise, strict=True):
+            batches = _together(model, list(degraded(genomes, rows, level, "estimated", at)))
+            together += _predictions(model, genomes, rows, batches, each, rng)
+    with torch.no_grad():
+        model.mixture.copy_(fit_weights(alone, together))
+
+
+def _together(model: Mixture, batches: Sequence[Degraded]) -> Iterator[Degraded]:
+    """Each genome a reference of the others as long as this is read."""
+    seen = [observed.to(model.references.presence.device) for _, observed, _ in batches]
+    for position, observed in model.references.each_with_others(model.noise, seen):
+        some, _, recovery = batches[position]
+        yield some, observed, recovery
+
+
+def _predictions(
+    model: Mixture,
+    genomes: Genomes,
+    rows: Int[np.ndarray, " chosen"],
+    batches: Iterable[Degraded],
+    each: int,
+    rng: np.random.Generator,
+) -> Iterator[Predictions]:
+    """What the parts say of so many families of each genome, drawn at random; of all, where these are no more."""
+    by_clade = dict(zip(rows.tolist(), genomes.clades.weights(rows).tolist(), strict=True))
+    device = model.mixture.device
+    for some, observed, recovery in batches:
+        with torch.no_grad():
+            parts, about = (values.cpu().double() for values in model.parts(observed.to(device)))
+        truth = torch.from_numpy(genomes.counts[some].toarray() > 0).double()
+        shape, every = (len(some), each), np.arange(parts.shape[1])
+        chosen = torch.from_numpy(rng.choice(every, shape) if each < len(every) else np.tile(every, (len(some), 1)))
+        hidden = None
+        if genomes.itself is not None:
+            of_all = model.noise.hidden(observed.present.to(device), recovery.to(device)).cpu().double()
+            hidden = of_all.gather(1, chosen).flatten()
+        weights = torch.tensor([by_clade[i] for i in some.tolist()], dtype=torch.float64)
+        yield Predictions(
+            parts.gather(1, chosen[..., None].expand(-1, -1, parts.shape[2])).flatten(0, 1),
+            truth.gather(1, chosen).flatten(),
+            weights.repeat_interleave(chosen.shape[1]),
+            about.repeat_interleave(chosen.shape[1], 0),
+            observed.present.cpu().gather(1, chosen).flatten(),
+            hidden,
+        )

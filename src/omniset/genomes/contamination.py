@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
-from omniset.genomes.formats import Genome
 from omniset.genomes.noise import NoiseModel, Observed
+from omniset.genomes.readers import Genome
 
 TRUST = 0.5  # of the sum over the families of a contig, which are not independent
 LEAST = 1e-3  # contamination, at least: no assembly is quite clean

@@ -1,8 +1,9 @@
-"""What validation clades, degraded in known ways, teach about a method: thresholds, intervals, novelty."""
+"""When a family is called present: by a threshold of probability, or by the precision that changes have on validation
+clades, degraded in known ways, at each completeness and contamination.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import product
@@ -14,10 +15,12 @@ import torch
 from jaxtyping import Bool, Float, Int
 from scipy import stats
 
+from omniset.genomes.baselines import Method
 from omniset.genomes.metadata import is_whole
-from omniset.genomes.methods import Method
-from omniset.genomes.noise import LOSSES, Observed, Recovery, degrade, flip
-from omniset.genomes.training import Genomes, cross_entropy, recovery_of, stated_quality
+from omniset.genomes.noise import LOSSES
+from omniset.genomes.references import References
+from omniset.genomes.size_interval import deviations
+from omniset.genomes.training import Genomes, Noisy, apply_all
 
 # Completeness and contamination, in percent, at which methods are calibrated and compared.
 LEVELS = [(float(c), float(q)) for c in (100, 95, 90, 70, 50) for q in (0, 5, 10)]
@@ -28,130 +31,47 @@ SURE = 0.9  # confidence of the lower bound of a precision
 NOVEL = 0.95  # quantile of novelty in validation above which a genome is far from what was learned
 
 
-@dataclass
-class Noisy:
-    """Complete genomes, degraded at one level, with a method's log-odds.
+@dataclass(frozen=True)
+class Rule:
+    """When a family is called present.
 
     Attributes:
-        rows: (genomes,) positions in the table.
-        truth: (genomes, families) what the complete genomes have.
-        observed: (genomes, families) what was recovered.
-        log_odds: (genomes, families)
-        novelty: (genomes,) 1 - similarity to the nearest reference.
-        shift: (genomes, families) by which log-odds change if rare families are lost more often; None: not asked for.
-        hidden: (genomes, families) how often a family of the organism is not in `truth`, since the genome is incomplete
-            itself, see `NoiseModel.hidden`. None: it is complete.
+        threshold: Its least probability.
+        precision: Instead: what was observed is changed only where this share of such changes was right on validation
+            clades.
+
+    Raises:
+        ValueError: A number out of its bounds, or both numbers.
     """
 
-    rows: Int[np.ndarray, " genomes"]
-    truth: Bool[np.ndarray, "genomes families"]
-    observed: Bool[np.ndarray, "genomes families"]
-    log_odds: Float[np.ndarray, "genomes families"]
-    novelty: Float[np.ndarray, " genomes"]
-    shift: Float[np.ndarray, "genomes families"] | None = None
-    hidden: Float[np.ndarray, "genomes families"] | None = None
+    threshold: float = 0.5
+    precision: float | None = None
 
-    @property
-    def probability(self) -> Float[np.ndarray, "genomes families"]:
-        """That the organism has the family."""
-        return 1 / (1 + np.exp(-self.log_odds))
+    def __post_init__(self) -> None:
+        if not 0 < self.threshold < 1:
+            raise ValueError(f"threshold must be between 0 and 1, got {self.threshold}")
+        if self.precision is not None:
+            check_precision(self.precision)
+            if self.threshold != 0.5:
+                raise ValueError(f"give threshold or precision, not both: got {self.threshold} and {self.precision}")
 
-    @property
-    def shown(self) -> Float[np.ndarray, "genomes families"]:
-        """Probability that `truth` has it: what it can be compared with."""
-        return self.probability if self.hidden is None else self.probability * (1 - self.hidden)
-
-    @property
-    def shifted(self) -> Noisy:
-        """The same, had it been known that rare families are lost more often."""
-        assert self.shift is not None
-        return replace(self, log_odds=self.log_odds + self.shift, shift=None)
-
-
-def degraded(
-    genomes: Genomes,
-    rows: Int[np.ndarray, " chosen"],
-    level: tuple[float, float] | str,
-    kind: str,
-    seed: int,
-    lost: str = "copies",
-) -> Iterator[tuple[np.ndarray, Observed, Recovery]]:
-    """Genomes degraded at a level, 16 at a time: their positions, what is observed of them, and how much of them that
-    truly is. Same call, same noise.
-
-    Args:
-        level: Completeness and contamination in percent, of the organism: less is taken from a genome that is
-            incomplete itself, and nothing from one that has no more; or "iid:missed:foreign", independent noise of
-            families.
-        kind: What methods read of the quality: "known", "estimated", "unknown".
-        lost: How genes are lost, one of LOSSES.
-    """
-    prevalence = genomes.prevalence
-    for start in range(0, len(rows), 16):
-        some = rows[start : start + 16]
-        counts, quality, told = [], [], []
-        for i in some.tolist():
-            rng = np.random.default_rng([seed, i])
-            row = genomes.row(i)
-            if isinstance(level, str):
-                missed, foreign = (float(v) for v in level.split(":")[1:])
-                counts.append(flip(row, missed, foreign, rng))
-                quality.append((1 - missed, foreign))
-                told.append((1.0, 1 - missed, foreign))
-            else:
-                itself = 1.0 if genomes.itself is None else float(genomes.itself[i])
-                c, q = min(level[0] / 100, itself), level[1] / 100
-                donor = genomes.donor(i, rng.random() < 0.5, rng)
-                counts.append(degrade(row, donor, c / itself, q / itself, rng, lost, prevalence))
-                quality.append(stated_quality(c, q, kind, rng))
-                told.append((itself, c, q))
-        c_stated, q_stated = torch.tensor(quality, dtype=torch.float32).unbind(1)
-        yield some, Observed(torch.from_numpy(np.stack(counts)).float(), c_stated, q_stated), recovery_of(told)
+    def call(
+        self, probability: Float[np.ndarray, " families"], observed: Bool[np.ndarray, " families"], level: Level
+    ) -> tuple[Bool[np.ndarray, " families"], list[str]]:
+        """(families,) whether each is called present; and warnings."""
+        if self.precision is None:
+            return probability >= self.threshold, []
+        added, removed = level.changes(probability, observed, self.precision)
+        notes = []
+        if level.threshold("added", self.precision) == 1:  # that no removal reaches it is the rule
+            notes.append(f"no addition reaches a precision of {self.precision:g} at this quality")
+        return (observed & ~removed) | added, notes
 
 
-@torch.no_grad()
-def apply_all(
-    methods: dict[str, Method],
-    genomes: Genomes,
-    rows: Int[np.ndarray, " chosen"],
-    level: tuple[float, float] | str,
-    kind: str,
-    seed: int,
-    device: torch.device | str = "cpu",
-    lost: str = "copies",
-    shift: bool = False,
-) -> dict[str, Noisy]:
-    """Predictions of several methods for the same degraded genomes.
-
-    Args:
-        shift: Keep by how much log-odds change if rare families are lost more often.
-    """
-    for method in methods.values():
-        method.to(device)
-    log_odds: dict[str, list[np.ndarray]] = {name: [] for name in methods}
-    observed, novelty, shifts, hidden = [], [], [], []
-    any_method = next(iter(methods.values()))
-    references: Any = next((m.references for m in methods.values() if hasattr(m, "references")), None)
-    for _, batch, recovery in degraded(genomes, rows, level, kind, seed, lost):
-        batch = batch.to(device)
-        observed.append(batch.present.cpu().numpy())
-        for name, method in methods.items():
-            log_odds[name].append(method(batch).cpu().numpy())
-        noise = any_method.noise
-        settled = noise.settle(batch)[0]
-        if genomes.itself is not None:
-            hidden.append(noise.hidden(batch.present, recovery.to(device)).cpu().numpy())
-        if shift:
-            shifts.append(noise.shift(batch, noise.accessory()).cpu().numpy())
-        if references is None:
-            novelty.append(np.full(len(batch), np.nan, dtype=np.float32))
-        else:
-            near = references.corrected_similarity(settled, noise).amax(1)
-            novelty.append(1 - near.cpu().numpy())
-    truth = genomes.counts[rows].toarray() > 0
-    seen, far = np.concatenate(observed), np.concatenate(novelty)
-    others = [np.concatenate(parts) if parts else None for parts in (shifts, hidden)]
-    return {name: Noisy(rows, truth, seen, np.concatenate(odds), far, *others) for name, odds in log_odds.items()}
+def check_precision(precision: float) -> None:
+    """Raise the ValueError of a precision that is out of bounds."""
+    if not 0.5 <= precision < 1:
+        raise ValueError(f"precision must be at least 0.5 and below 1, got {precision}")
 
 
 @dataclass
@@ -167,7 +87,6 @@ class Level:
         novelty: Above it a genome is farther from the references than 95 % of the validation genomes.
         ece: Expected calibration error.
         bins: Number of (genome, family) pairs, mean probability and share present, by tenths of probability.
-        loss: By method, mean binary cross-entropy.
     """
 
     completeness: float
@@ -179,7 +98,6 @@ class Level:
     novelty: float
     ece: float
     bins: list[tuple[int, float, float]]
-    loss: dict[str, float]
 
     def threshold(self, which: str, precision: float) -> float:
         """The lowest probability from which on changes ("added" or "removed") have the precision; 1 if none."""
@@ -196,27 +114,27 @@ class Level:
 
 
 def calibrate(
-    methods: dict[str, Method], main: str, genomes: Genomes, seed: int, device: torch.device | str = "cpu"
+    method: Method,
+    genomes: Genomes,
+    seed: int,
+    device: torch.device | str = "cpu",
+    references: References | None = None,
 ) -> tuple[list[Level], list[Level]]:
     """Degrade the validation genomes at every level, and see: what is said as it stands, and what is said of genomes
     whose rare families are known to be lost more often.
 
     Args:
-        main: The method that thresholds are for; the others are only compared by their loss.
+        references: By which novelty is told. None: the method's.
     """
     levels, accessory = [], []
     groups, rows = genomes.clades.groups[genomes.validation], genomes.validation
     for number, level in enumerate(LEVELS):
-        apply = partial(apply_all, genomes=genomes, rows=rows, level=level, kind="estimated", device=device, shift=True)
-        at = seed * 1000 + number
-        noisy = apply(methods, seed=at)
-        ways = {"copies": noisy[main]}
-        ways |= {lost: apply({main: methods[main]}, seed=at, lost=lost)[main] for lost in LOSSES[1:]}
-        loss = {name: mean_cross_entropy(n) for name, n in noisy.items()}
+        apply = partial(apply_all, {"it": method}, genomes, rows, level, "estimated", seed * 1000 + number, device)
+        ways = {lost: apply(lost=lost, shift=True, references=references)["it"] for lost in LOSSES}
         told = {lost: way.shifted for lost, way in ways.items()}
         judged = _judged(genomes, level[0])
-        levels.append(_level(level, ways, "copies", groups, judged, loss))
-        accessory.append(_level(level, told, "accessory", groups, judged, loss))
+        levels.append(_level(level, ways, "copies", groups, judged))
+        accessory.append(_level(level, told, "accessory", groups, judged))
     blank = {level[0] for level in LEVELS if not _judged(genomes, level[0]).any()}
     return _widened(levels, blank), _widened(accessory, blank)
 
@@ -261,7 +179,6 @@ def _level(
     usual: str,
     groups: Int[np.ndarray, " genomes"],
     judged: Bool[np.ndarray, " genomes"],
-    loss: dict[str, float],
 ) -> Level:
     """Out of genomes whose genes were lost in each of LOSSES; thresholds are those of the usual one. What is added is
     right as often as `truth` has it, over how often it would (Horvitz and Thompson, 1952).
@@ -269,7 +186,7 @@ def _level(
     one = ways[usual]
     p, truth, observed = one.probability, one.truth, one.observed
     right = truth if one.hidden is None or level[0] == 100 else truth / (1 - one.hidden).clip(1e-6)
-    below, above = np.max([_off(way) for way in ways.values()], 0)
+    below, above = np.max([deviations(way.shown, way.truth) for way in ways.values()], 0)
     added: list[float | None] = [None] * len(GRID)
     if judged.any():
         added = precision_bounds(p[judged], right[judged], ~observed[judged], groups[judged])
@@ -281,16 +198,7 @@ def _level(
         float(above),
         float(np.quantile(one.novelty, NOVEL)),
         *reliability(one.shown, truth),
-        loss,
     )
-
-
-def _off(noisy: Noisy) -> tuple[float, float]:
-    """Quantiles of 97.5 % of how far sizes lie below and above what is expected, in standard deviations."""
-    p = noisy.shown
-    off = (noisy.truth.sum(1) - p.sum(1)) / np.sqrt((p * (1 - p)).sum(1).clip(1e-6))
-    below, above = (max(float(np.quantile(side, 0.975)), 1.96) for side in (-off, off))
-    return below, above
 
 
 def precision_bounds(
@@ -325,13 +233,6 @@ def precision_bounds(
     return [float(b) if n >= FEWEST else None for b, n in zip(bound, number, strict=True)]
 
 
-def clade_weights(groups: Int[np.ndarray, " genomes"]) -> Float[np.ndarray, " genomes"]:
-    """(genomes,) so that every clade counts the same; mean 1."""
-    _, which, sizes = np.unique(groups, return_inverse=True, return_counts=True)
-    weights = 1 / sizes[which]
-    return weights / weights.mean() if len(weights) else weights
-
-
 def reliability(
     probability: Float[np.ndarray, "genomes families"], truth: Bool[np.ndarray, "genomes families"]
 ) -> tuple[float, list[tuple[int, float, float]]]:
@@ -351,13 +252,6 @@ def tenths(number: np.ndarray, predicted: np.ndarray, present: np.ndarray) -> li
     return [
         (int(n), float(a), float(b)) for n, a, b in zip(number, predicted / several, present / several, strict=True)
     ]
-
-
-def mean_cross_entropy(noisy: Noisy) -> float:
-    """Mean of `omniset.genomes.training.cross_entropy`."""
-    hidden = None if noisy.hidden is None else torch.from_numpy(noisy.hidden).double()
-    pair = torch.from_numpy(noisy.log_odds).double(), torch.from_numpy(noisy.truth).double()
-    return float(cross_entropy(*pair, hidden).mean())
 
 
 def at_quality(levels: list[Level], completeness: float, contamination: float) -> Level:
@@ -383,8 +277,7 @@ def at_quality(levels: list[Level], completeness: float, contamination: float) -
         return [None if None in column else sum(map(mul, column, shares)) for column in columns]
 
     means = {name: sum(w * getattr(level, name) for level, w in parts) for name in ("below", "above", "novelty", "ece")}
-    loss = {name: sum(w * level.loss[name] for level, w in parts) for name in nearest.loss}
-    return replace(nearest, added=curve("added"), removed=curve("removed"), loss=loss, **means)
+    return replace(nearest, added=curve("added"), removed=curve("removed"), **means)
 
 
 def _between(grid: list[float], value: float) -> list[tuple[float, float]]:

@@ -1,63 +1,29 @@
-"""What every way of completing a genome is: our models and the baselines, so that they can be trained and compared."""
+"""Reference genomes that others are compared with: the likeliest of them, genomes that are completed together with
+others, and references that are incomplete themselves.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy.sparse as sp
 import torch
-from jaxtyping import Float, Int, UInt8
-from sklearn.decomposition import PCA
+from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor, nn
 
+from omniset.genomes.metadata import WHOLE
 from omniset.genomes.noise import NoiseModel, Observed
 
 SURE = 255  # how a family is kept that a reference has for certain
 AT_ONCE = 64  # references that are imputed at a time
 GRAIN = 2.0**-7  # of evidence: sums up to 2^17 are then of at most 24 bits
 NEIGHBOURS = 15
-
-
-class Method(nn.Module):
-    """Log-odds, for each genome and family of the vocabulary, that the complete genome has the family.
-
-    A genome of which nothing was observed gets the prior: the log-odds of the prevalence in the training genomes.
-
-    Args:
-        noise: Shared by the methods of one completer.
-
-    Attributes:
-        trained: Whether there are weights to be learned; else `fit` is all.
-    """
-
-    trained = False
-
-    def __init__(self, noise: NoiseModel) -> None:
-        super().__init__()
-        self.noise = noise
-
-    def fit(self, counts: sp.csr_array, rng: np.random.Generator) -> None:
-        """Take what can be had of the (genomes, families) complete training genomes without training."""
-
-    def forward(self, observed: Observed) -> Float[Tensor, "genomes families"]:
-        settled, given = self.noise.settle(observed)
-        empty = ~observed.present.any(1, keepdim=True)
-        return torch.where(empty, self.noise.prior(), self.log_odds(settled, given))
-
-    def learned(self, observed: Observed) -> list[Float[Tensor, "genomes families"]]:
-        """The log-odds that training makes right, each by a loss of its own."""
-        return [self(observed)]
-
-    def log_odds(self, observed: Observed, given: Float[Tensor, "genomes two"]) -> Float[Tensor, "genomes families"]:
-        """What forward gives for genomes with at least one family.
-
-        Args:
-            observed: With estimates where completeness or contamination is not known.
-            given: 1 where it is.
-        """
-        raise NotImplementedError
+LEAST = 0.05  # completeness, at least, that a genome is taken to have
+EXPECTED = 0.99  # of organisms like it, at least this share has a family that a genome is expected to have
+SINGLE = 0.9  # of the genomes that have it, at least this share has one copy of a family by which loss is measured
 
 
 @dataclass
@@ -269,6 +235,49 @@ class References(nn.Module):
         shares = _shrunken(weights, weights @ self.dense(observed.counts), prevalence)
         return shares.unflatten(0, (len(sharpness), -1)).permute(1, 2, 0)
 
+    @contextmanager
+    def together(self, noise: NoiseModel, batches: Iterable[Observed]) -> Iterator[int]:
+        """While it is open, genomes stand behind the references, each with the families that it probably has, see
+        `impute`: genomes that are completed together, such as several of one species. What was observed of them is
+        doubted as far as they are contaminated.
+
+        Returns:
+            How many genomes there are.
+        """
+        before, seen, complete, contaminated = self.presence, [], [], []
+        for batch in batches:
+            settled = noise.settle(batch)[0]
+            seen.append(settled.present.to(torch.uint8) * SURE)
+            complete.append(settled.completeness.double().cpu().numpy())
+            contaminated.append(settled.contamination.double().cpu().numpy())
+        number, ones = sum(map(len, seen)), np.ones(len(before))
+        # Of one without any family nothing is said, not even what all have.
+        told = [row for row, any_there in enumerate(torch.cat(seen).any(1).tolist()) if any_there] if seen else []
+        self.take(torch.cat([before, *seen]), number)
+        try:
+            if told:
+                quality = np.concatenate([ones, *complete]), np.concatenate([0 * ones, *contaminated])
+                self.impute(noise, *quality, rows=len(before) + np.array(told))
+            yield number
+        finally:
+            self.take(before)
+
+    def each_with_others(self, noise: NoiseModel, batches: Sequence[Observed]) -> Iterator[tuple[int, Observed]]:
+        """Batches and their positions; as long as they are read, each genome is a reference of all others."""
+        at = 0
+        with self.together(noise, batches):
+            for position, observed in enumerate(batches):
+                hidden = self.themselves(at, len(observed)).to(observed.counts.device)
+                yield position, replace(observed, excluded=hidden)
+                at += len(observed)
+
+    def themselves(self, first: int, number: int) -> Bool[Tensor, "number references"]:
+        """(number, references) the reference that each of so many genomes, from the first of those that are completed
+        together on, may not be compared with: itself.
+        """
+        every = torch.arange(len(self.presence))
+        return every == len(every) - self.joined + first + torch.arange(number)[:, None]
+
 
 def _shrunken(
     weights: Float[Tensor, "genomes chosen"],
@@ -292,16 +301,44 @@ def log_odds_of(probability: Tensor) -> Tensor:
     return torch.logit(probability, eps=1e-4)
 
 
-def principal_directions(
-    counts: sp.csr_array, rank: int
-) -> tuple[Float[np.ndarray, " components"], Float[np.ndarray, "components families"]]:
-    """The largest singular values, at most `rank`, and principal directions of the centred presence of families."""
-    present = (counts > 0).astype(np.float32)
-    if min(present.shape) > max(4 * rank, 100):
-        # The centred table is not sparse and is never made: Lanczos iterations need its products alone.
-        fitted = PCA(rank, svd_solver="arpack", random_state=0).fit(present)
-        return fitted.singular_values_.astype(np.float32), fitted.components_.astype(np.float32)
-    centred = present.toarray()
-    centred -= centred.mean(0)
-    _, values, directions = np.linalg.svd(centred, full_matrices=False)
-    return values[:rank], directions[:rank]
+# ---------------------------------------------------------------------- references that are incomplete themselves
+
+
+def known(completeness: Float[np.ndarray, " genomes"] | None) -> Float[np.ndarray, " genomes"] | None:
+    """(genomes,) completeness, 1 of whole genomes and where nothing is known; of others by how much they are less than
+    whole, see `metadata.WHOLE`. None: all are taken for complete.
+    """
+    if completeness is None:
+        return None
+    less = np.nan_to_num(WHOLE / 100 - completeness).clip(0, 1 - LEAST)
+    return 1 - less if less.any() else None
+
+
+@torch.no_grad()
+def lacking(counts: sp.csr_array, itself: Float[np.ndarray, " references"], seed: int) -> float:
+    """How much of what genomes are said to lack they do lack: the slope g, from 0 to 1, of
+
+        share of the expected families that a genome lacks = a + g (1 - a) missed,
+
+    missed the share of them that it would lack by its completeness, by least squares over the reference genomes.
+    Families of several copies, whose copies may lie side by side and be lost together, do not tell. Completeness is
+    measured on few markers: where a lineage has lost some, or an annotation misses some, all other families may be
+    there.
+
+    Returns:
+        1 where the genomes do not tell: all of the same completeness, or without expected families.
+    """
+    noise, references = NoiseModel(counts.shape[1]), References(*counts.shape)
+    noise.fit(counts, np.random.default_rng(seed), itself)
+    references.fit(counts)
+    shares = np.zeros((len(itself), 2))  # of expected families: lacking, and lacking by what completeness says
+    for some, shown, _, share in references.of_others(noise, itself, np.arange(len(itself))):
+        expected = (share >= EXPECTED) & (noise.copies[0] >= SINGLE)
+        number = expected.sum(1).clamp(min=1)
+        lacks = [~shown.present, 1 - noise.shows(shown.completeness)]
+        shares[some.numpy()] = torch.stack([(expected * part).sum(1) / number for part in lacks], 1).numpy()
+    lacked, missed = shares.T
+    if np.ptp(itself) < 1e-3 or np.ptp(missed) < 1e-3:
+        return 1.0
+    slope, first = np.polyfit(missed, lacked, 1)
+    return float(np.clip(slope / max(1 - first, 1e-6), 0, 1))

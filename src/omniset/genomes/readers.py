@@ -1,0 +1,729 @@
+"""Gene content out of files: rows of a format that is known, one genome after another.
+
+A table of families x genomes is held as sparse counts: a genome is complete only when the last row is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import scipy.sparse as sp
+from jaxtyping import Bool, Float, Int
+
+from omniset.core.features import MISSING
+from omniset.genomes.headers import (
+    COGS,
+    COMMAS,
+    COUNT_NAMES,
+    FAMILY_NAMES,
+    FORMATS,
+    GENOME_NAMES,
+    METADATA,
+    distinct,
+    is_kofam,
+    kind_of_identifier,
+    normalise,
+    several,
+    text_columns,
+)
+from omniset.tables.files import OPENERS, TableFile, TextFile, listed, short
+from omniset.tables.sheets import NUMBER, Sheet, key, split_loosely, texts_of
+
+MOST = 2**31 - 1  # what 32 bits hold
+BLOCK = 1 << 22  # characters read at a time
+ENDINGS = re.compile(
+    r"(\.emapper|\.annotations|\.tsv|\.csv|\.txt|\.tab|\.out|\.rtab|\.parquet|\.mapper|\.detail|\.tblout|\.tbl|\.fasta|\.faa|\.fna|\.fa"
+    r"|[._-](?:ko|kofam|kofamscan|functions|cog_classify|classifier_result))$",
+    re.IGNORECASE,
+)
+NO_NAME = ("cog_classify", "classifier_result", "annotations", "emapper", "user_ko", "functions")
+INSIDE = {  # identifiers within longer texts
+    "KO": re.compile(r"\bK\d{5}\b"),
+    "CAZy": re.compile(r"\b(?:GH|GT|PL|CE|AA|CBM)\d+(?:_\d+)?(?![0-9A-Za-z])"),  # also of GT2_Glycos_transf_2
+    "Pfam": re.compile(r"\bPF\d{5}\b"),
+}
+HIT = re.compile(r'(?:\*|"\*"|[ ]+\*(?=\s))\s*(.*)')  # the mark of KofamScan's hits
+HIDDEN = re.compile(r"[\s,;]K\d{5}$")
+
+
+@dataclass
+class Genome:
+    """A genome as a multiset of gene families.
+
+    Attributes:
+        name: Of the genome.
+        families: Those that were observed, each once.
+        counts: How many copies of each, at least 1 (int64).
+        contigs: Copies of the families on each contig, where the file tells them and there are several.
+    """
+
+    name: str
+    families: list[str]
+    counts: Int[np.ndarray, " families"]
+    contigs: dict[str, dict[str, int]] = field(default_factory=dict)
+
+
+@dataclass
+class Notes:
+    """What a reader takes, and what it finds beside the genomes.
+
+    Attributes:
+        wanted: Kind of identifiers, None where all are.
+        known: Families of a model, as they are spelled there.
+        categories, descriptions, warnings: See GenomeFile.
+        tally: How often something was read tolerantly, by what it was.
+    """
+
+    wanted: str | None = None
+    known: Collection[str] = ()
+    categories: dict[str, str] = field(default_factory=dict)
+    descriptions: dict[str, str] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    tally: Counter[str] = field(default_factory=Counter)
+
+    def family(self, name: str) -> str:
+        return name.strip() if name.strip() in self.known else normalise(name)
+
+    def wants(self, family: str) -> bool:
+        if self.wanted is None:
+            return True
+        kind = kind_of_identifier(family)
+        return kind == self.wanted or (self.wanted == "COG" and kind in COGS)
+
+    def describe(self, family: str, category: str, description: str) -> None:
+        for texts, text in ((self.categories, category), (self.descriptions, description)):
+            if text not in ("", "-") and family not in texts:
+                texts[family] = text
+
+
+Found = Iterator[tuple[int, Genome]]  # with the row where it begins
+# Row, genome, families, copies of each, and the contig where it is told: else "".
+Entry = tuple[int, str, list[str], int] | tuple[int, str, list[str], int, str]
+
+
+def gather(file: TextFile, entries: Iterable[Entry], only: str | None = None) -> Found:
+    """Genomes out of entries that come genome by genome.
+
+    Args:
+        only: The file is this one genome, even if nothing is in it.
+
+    Raises:
+        ValueError: A genome again, after other ones.
+    """
+    began: dict[str, int] = {}
+    counts: dict[str, int] = {}
+    contigs: dict[str, dict[str, int]] = {}
+    name, start = only, -1
+    for row, genome, families, copies, *contig in entries:
+        if genome != name:
+            if name is not None:
+                yield start, _genome(name, counts, contigs)
+            if genome in began:
+                first = file.where(began[genome])
+                raise file.error(
+                    row, f"genome {genome!r} again, after other genomes (it began at {first}): sort the rows by genome"
+                )
+            name, start, counts, contigs = genome, row, {}, {}
+            began[genome] = row
+        for family in families:
+            counts[family] = counts.get(family, 0) + copies
+            if contig and contig[0]:
+                on = contigs.setdefault(contig[0], {})
+                on[family] = on.get(family, 0) + copies
+    if name is not None:
+        yield start, _genome(name, counts, contigs)
+
+
+def _genome(name: str, counts: dict[str, int], contigs: dict[str, dict[str, int]]) -> Genome:
+    present = {family: count for family, count in counts.items() if count > 0}
+    several = contigs if len(contigs) > 1 else {}
+    return Genome(name, list(present), np.array(list(present.values()), dtype=np.int64), several)
+
+
+def contig_of(gene: str) -> str:
+    """The contig of a gene, out of the name that Prodigal gives it: the contig's and the gene's number on it. "" where
+    it is no such name.
+
+    >>> contig_of("k141_7_12"), contig_of("WP_000123456.1")
+    ('k141_7', '')
+    """
+    contig, _, number = gene.rpartition("_")
+    return contig if number.isdigit() else ""
+
+
+def bad_count(column: str, text: str, row: str) -> str:
+    value = "empty" if text.lower() in MISSING else short(text)
+    hint = ". Write numbers without a separator of thousands and with a decimal point" if COMMAS.fullmatch(text) else ""
+    return f"column {column!r} is {value}, it must be a whole number from 0 to {MOST} (of {row!r}){hint}"
+
+
+# ---------------------------------------------------------------------- a row per copy, gene or hit
+
+
+def read_long(sheet: Sheet, notes: Notes) -> Found:
+    genome, family = sheet.need(GENOME_NAMES, "genomes"), sheet.need(FAMILY_NAMES, "families")
+    count = None if sheet.first(COUNT_NAMES) is None else sheet.need(COUNT_NAMES, "counts")
+    at = [genome, family, *([count] if count is not None else [])]
+    numbers = [i for i in range(len(sheet.columns)) if i not in at and _holds_numbers(sheet, i)]
+    if count is None and numbers:
+        notes.warnings.append(
+            f"{sheet.file.path}: no column is called count, so that each row was taken for one copy: "
+            f"rename column {sheet.columns[numbers[0]]!r} to count if its numbers are those of copies"
+        )
+
+    def entries() -> Iterator[Entry]:
+        for row, (name, identifier, *rest) in sheet.records(at):
+            for column, text in ((genome, name), (family, identifier)):
+                if not text:
+                    raise sheet.file.error(row, f"column {sheet.columns[column]!r} is empty")
+            copies = 1
+            if rest:
+                value = float(rest[0]) if NUMBER.fullmatch(rest[0]) else np.nan
+                if not (0 <= value <= MOST and value == np.floor(value)):
+                    raise sheet.file.error(row, bad_count(sheet.columns[at[2]], rest[0], name))
+                copies = int(value)
+            name_of_family = notes.family(identifier)
+            if notes.wants(name_of_family):
+                yield row, name, [name_of_family], copies
+            else:
+                notes.tally["unwanted"] += 1
+                yield row, name, [], 0
+
+    return gather(sheet.file, entries())
+
+
+def _holds_numbers(sheet: Sheet, column: int) -> bool:
+    cells = [fields[column + sheet.shifted] for fields in sheet.rows if column + sheet.shifted < len(fields)]
+    return bool(cells) and all(cell.isdigit() for cell in cells)
+
+
+def genome_of(path: Path) -> str:
+    """The genome that a file is of: the file's name without what tools append, or the folder's where nothing is left.
+
+    Example:
+        >>> genome_of(Path("x/GCF_000011125.1.faa.emapper.annotations.gz"))
+        'GCF_000011125.1'
+        >>> genome_of(Path("x/bin.7/cog_classify.tsv"))
+        'bin.7'
+    """
+    name = path.name
+    if path.suffix.lower() in OPENERS:
+        name = name[: -len(path.suffix)]
+    while (shorter := ENDINGS.sub("", name)) not in (name, ""):
+        name = shorter
+    return path.resolve().parent.name or name if name.lower() in NO_NAME else name
+
+
+def once(seen: set[tuple[str, str]], gene: str, families: list[str]) -> list[str]:
+    """Those families that this gene was not met with before: several rows of a gene are not several copies."""
+    new = [family for family in dict.fromkeys(families) if (gene, family) not in seen]
+    if gene:
+        seen.update((gene, family) for family in new)
+    return new
+
+
+def read_genes(name: str, sheet: Sheet, notes: Notes) -> Found:
+    """A format whose columns `FORMATS` names: gene by gene the identifiers of one kind."""
+    form = FORMATS[name]
+    if name == "eggnog":
+        _name_last_columns(sheet)
+    genome = sheet.need(form.genome, f"genomes ({form.genome[0]})") if form.genome else None
+    wanted = notes.wanted or next(iter(form.families))
+    of = sheet.first(form.families.get(wanted, ()))
+    if of is None:
+        have = [kind for kind, names in form.families.items() if sheet.first(names) is not None]
+        if len(form.families) == 1:
+            sheet.need(form.families.get(wanted, ()), f"{wanted}s")
+        raise sheet.file.error(None, f"has no column for identifiers {wanted!r}, it has some for {listed(have)}")
+    if name == "eggnog" and wanted == "Pfam":
+        notes.tally["pfam names"] += 1
+    parts = ("gene", "contig", "category", "description")
+    there = {part: at for part in parts if (at := sheet.first(getattr(form, part))) is not None}
+    at = [of, *there.values(), *([] if genome is None else [genome])]
+    only = None if form.genome else genome_of(sheet.file.path)
+
+    def entries() -> Iterator[Entry]:
+        seen: set[tuple[str, str]] = set()
+        for row, (text, *more) in sheet.records(at, quoted=False, comments=name == "eggnog"):
+            told = dict(zip(there, more, strict=False))
+            if genome is not None and not more[-1]:
+                raise sheet.file.error(row, f"column {sheet.columns[genome]!r} is empty")
+            families = list(dict.fromkeys(_picked(form.pick, text, wanted, notes, sheet, row, of)))
+            notes.tally["unread"] += form.pick == "inside" and not families and text not in ("", "-")
+            words = told.get("description", "")
+            # Where several sources or accessions are joined, so are their texts.
+            texts = words.split("!!!") if name == "anvio-functions" else [words] * len(families)
+            for family, description in zip(families, texts, strict=False):
+                notes.describe(family, told.get("category", ""), description)
+            gene = told.get("gene", "")
+            if name == "anvio-functions":  # a gene has a row per source of functions, and several may tell the same
+                families = once(seen, gene, families)
+            contig = told["contig"] if "contig" in told else contig_of(gene)
+            yield row, only or more[-1], families, 1, contig
+
+    return gather(sheet.file, entries(), only)
+
+
+def _picked(pick: str, text: str, wanted: str, notes: Notes, sheet: Sheet, row: int, column: int) -> list[str]:
+    """The families in a field, see `Format.pick`."""
+    if pick == "roots" and wanted in COGS:
+        return _groups(text.split(","), wanted)
+    if pick == "roots" and wanted == "Pfam":  # names, in which other characters may stand
+        return [name for name in map(str.strip, text.split(",")) if name not in ("", "-")]
+    if pick == "only":
+        return _each(sheet, row, f"column {sheet.columns[column]!r}", text, wanted, notes)
+    if pick == "inside":
+        return INSIDE[wanted].findall(text)
+    if pick == "prefixed":  # "COG:COG0001, KEGG:K00001, ..."
+        names = [name for one in text.split(",") for name in (one.strip(), one.strip().partition(":")[2])]
+        return [notes.family(name) for name in names if name and kind_of_identifier(name) == wanted]
+    families = list(map(notes.family, several(text)))
+    return families if pick == "roots" else [family for family in families if notes.wants(family)]
+
+
+def _name_last_columns(sheet: Sheet) -> None:
+    """eggNOG-mapper 2.0 left the last five columns without a name."""
+    if (
+        sheet.first(FORMATS["eggnog"].families["COG"]) is None
+        and sheet.rows
+        and len(sheet.rows[0]) == len(sheet.columns) + 5
+    ):
+        sheet.columns += ["tax_scope", "eggNOG_OGs", "best_OG", "COG_category", "Description"]
+
+
+def _groups(values: list[str], wanted: str) -> list[str]:
+    """Out of "COG0001@1|root,COG0001@2|Bacteria,...": the root's COGs, else arCOGs."""
+    groups = [value.strip().partition("@") for value in values]
+    cogs = [g for g, _, level in groups if kind_of_identifier(g) == "COG" and level.split("|")[0] in ("", "1", "NOG")]
+    arcogs = [g for g, _, _ in groups if kind_of_identifier(g) == "arCOG"]
+    return arcogs if wanted == "arCOG" else cogs or arcogs
+
+
+def read_interproscan(sheet: Sheet, notes: Notes) -> Found:
+    """Match by match: the signature's identifier, or InterPro's; a gene with several matches counts once."""
+    wanted, name = notes.wanted or "Pfam", genome_of(sheet.file.path)
+    column = 11 if wanted == "InterPro" else 4
+
+    def entries() -> Iterator[Entry]:
+        seen: set[tuple[str, str]] = set()
+        for row, line in sheet.file.lines():
+            fields = line.rstrip("\r\n").split("\t")
+            if not line.strip():
+                continue
+            if len(fields) < 11:
+                raise sheet.file.error(row, f"has {len(fields)} fields, InterProScan writes at least 11")
+            text = fields[column] if len(fields) > column else "-"
+            if kind_of_identifier(text) == wanted and (fields[0], text) not in seen:
+                seen.add((fields[0], text))
+                yield row, name, [notes.family(text)], 1, contig_of(fields[0])
+
+    return gather(sheet.file, entries(), name)
+
+
+def read_hmmscan(sheet: Sheet, notes: Notes) -> Found:
+    """Hit by hit: the accession of the model, else its name; a gene that hits a model several times counts once.
+
+    The hits are those of the file: choose them with HMMER's --cut_ga or -E. hmmscan has models as targets, hmmsearch as
+    queries; the side that has an accession is the model.
+    """
+    name = genome_of(sheet.file.path)
+
+    def entries() -> Iterator[Entry]:
+        seen: set[tuple[str, str]] = set()
+        for row, line in sheet.file.lines():
+            fields = line.split(None, 5)
+            if line.startswith("#") or not fields:
+                continue
+            if len(fields) < 6:
+                raise sheet.file.error(row, f"has {len(fields)} fields, a row of --tblout has 18")
+            target, accession, query, other = fields[:4]
+            searched = accession == "-" and other != "-"
+            model, gene = (other, target) if searched else (target if accession == "-" else accession, query)
+            if (gene, model) not in seen:
+                seen.add((gene, model))
+                yield row, name, [notes.family(model)], 1, contig_of(gene)
+
+    return gather(sheet.file, entries(), name)
+
+
+def read_kofamscan(sheet: Sheet, notes: Notes) -> Found:
+    """Only hits above the threshold, which a * marks. The plain form is aligned by spaces, the other by tabs."""
+    if not is_kofam(sheet):
+        raise sheet.file.error(None, "does not begin with KofamScan's header (# gene name, KO, thrshld, ...)")
+    name = genome_of(sheet.file.path)
+
+    def entries() -> Iterator[Entry]:
+        began = False
+        for row, line in sheet.file.lines():
+            if row <= sheet.header or not line.strip() or (line.startswith("#") and not began):
+                continue
+            began = True
+            hit = HIT.match(line)
+            if hit is None:
+                if not line.startswith((" ", "\t", '""')):
+                    again = " (the header again? give files that were joined one by one)" if line[0] == "#" else ""
+                    raise sheet.file.error(row, f"begins with {line[0]!r}, it must with * or a space{again}")
+                continue
+            fields = split_loosely(hit[1], "\t") if "\t" in line else hit[1].split(None, 5)
+            families = _each(sheet, row, "column 'KO'", fields[1] if len(fields) > 1 else "", "KO", notes)
+            if not families:
+                raise sheet.file.error(row, "column 'KO' is empty, it must be a KO such as 'K00001'")
+            if len(fields) > 5:
+                notes.describe(families[0], "", fields[5].strip().strip('"').replace('""', '"'))
+            yield row, name, families, 1, contig_of(fields[0].strip('"'))
+
+    return gather(sheet.file, entries(), name)
+
+
+def read_mapper(sheet: Sheet, notes: Notes) -> Found:
+    """Gene and KOs, in one field or several; without comments, since a gene may have any name."""
+    name = genome_of(sheet.file.path)
+
+    def entries() -> Iterator[Entry]:
+        seen: set[tuple[str, str]] = set()
+        began = False
+        for row, line in sheet.file.lines():
+            gene, *fields = map(str.strip, split_loosely(line, sheet.separator))
+            if (
+                not began and fields and key(fields[0]) in FORMATS["ko-mapper"].families["KO"]
+            ):  # a header, which tools do not write
+                continue
+            began = True
+            families = _each(sheet, row, "column 2", fields[0], "KO", notes) if fields else []
+            for further in fields[1:] if families else []:  # further columns may tell the next best hit
+                more = several(further)
+                if not more or any(kind_of_identifier(identifier) != "KO" for identifier in more):
+                    break
+                families += map(notes.family, more)
+            if not fields and HIDDEN.search(gene):
+                raise sheet.file.error(row, f"has one field, {short(gene)}: gene and KO must be separated by a tab")
+            yield row, name, once(seen, gene, families), 1, contig_of(gene)
+
+    return gather(sheet.file, entries(), name)
+
+
+def _each(sheet: Sheet, row: int, column: str, field: str, kind: str, notes: Notes) -> list[str]:
+    """The identifiers in a field, all of which must be of one kind."""
+    names = several(field)
+    kinds = COGS if kind == "COG" else (kind,)
+    if any(kind_of_identifier(name) not in kinds for name in names):
+        example = {"COG": "COG such as 'COG0001'", "KO": "KO such as 'K00001'"}[kind]
+        raise sheet.file.error(row, f"{column} is {short(field)}, it must be a {example}, several or empty")
+    return list(dict.fromkeys(map(notes.family, names)))
+
+
+# ---------------------------------------------------------------------- wide tables
+
+
+@dataclass
+class Block:
+    """Some rows of a wide table: their numbers, first fields and cells (NaN where one is empty)."""
+
+    rows: list[int]
+    names: list[str]
+    cells: Float[np.ndarray, "rows columns"]
+    texts: list[list[str]]  # of columns that are not cells
+
+
+class Cells:
+    """Cells of a wide table made into counts.
+
+    A table in which all absent families are empty (as pivoting writes them) is read with 0 in their place. One that has
+    both zeros and empty cells is refused, since its empty cells may mean something else.
+
+    Args:
+        columns: Names of the columns of the cells.
+    """
+
+    def __init__(self, sheet: Sheet, columns: list[str], notes: Notes) -> None:
+        self._file = sheet.file
+        self._columns = columns
+        self._notes = notes
+        self._zero: str | None = None
+        self._empty: str | None = None
+
+    def counts(self, block: Block, cells: Float[np.ndarray, "rows columns"]) -> Int[np.ndarray, "rows columns"]:
+        """Whole numbers from 0 on.
+
+        Raises:
+            ValueError: Naming the first cell that is none.
+        """
+        empty = np.isnan(cells)
+        if empty.any():
+            self._notes.tally["empty"] += int(empty.sum())
+            self._empty = self._empty or self._where(block, empty)
+        filled = np.where(empty, 0, cells) if self._empty else cells
+        bad = ~((filled >= 0) & (filled <= MOST) & (filled == np.floor(filled)))
+        if bad.any():
+            row, column = np.argwhere(bad)[0]
+            text = f"{filled[row, column]:g}"
+            raise self._file.error(block.rows[row], bad_count(self._columns[column], text, block.names[row]))
+        zero = (cells == 0) if self._zero is None else None
+        if zero is not None and zero.any():
+            self._zero = self._where(block, zero)
+        if self._zero and self._empty:
+            raise self._file.error(
+                None, f"{self._empty} is empty where {self._zero} is 0: write 0 in every cell of an absent family"
+            )
+        return filled.astype(np.int64)
+
+    def _where(self, block: Block, chosen: Bool[np.ndarray, "rows columns"]) -> str:
+        row, column = np.argwhere(chosen)[0]
+        return f"{self._file.where(block.rows[row])}, column {self._columns[column]!r}"
+
+
+def blocks(sheet: Sheet, words: Sequence[int] = ()) -> Iterator[Block]:
+    """The rows of a wide table below its header.
+
+    Args:
+        words: Columns that are not cells.
+
+    Raises:
+        ValueError: A row with too few or too many fields, or without a name; a cell that is no number.
+    """
+    if isinstance(sheet.file, TableFile):
+        yield from _parquet_blocks(sheet.file, words)
+        return
+    rows: list[int] = []
+    lines: list[str] = []
+    size = 0
+    for row, line in sheet.file.lines():
+        if row > sheet.header and line.strip(sheet.edge):
+            rows.append(row)
+            lines.append(line)
+            size += len(line)
+        if size >= BLOCK:
+            yield _text_block(sheet, rows, lines, words)
+            rows, lines, size = [], [], 0
+    if rows:
+        yield _text_block(sheet, rows, lines, words)
+
+
+def _text_block(sheet: Sheet, rows: list[int], lines: list[str], words: Sequence[int]) -> Block:
+    width = len(sheet.titles)
+    if not words and not any('"' in line for line in lines):
+        parts = [line.split(sheet.separator, 1) for line in lines]
+        names = [part[0].strip() for part in parts]
+        if sheet.separator is not None and all(names) and all(len(part) == 2 for part in parts):
+            plain = _digits([part[1] for part in parts], sheet.separator, width - 1)
+            if plain is not None:
+                return Block(rows, names, plain, [])
+    return _careful_block(sheet, rows, lines, words, width)
+
+
+def _digits(lines: list[str], separator: str, width: int) -> Float[np.ndarray, "rows columns"] | None:
+    """Cells, where all are of digits alone: several times as fast as what reads any number. None where one is not."""
+    text = separator.join(lines)
+    bounded = f"{separator}{text}{separator}"
+    if 2 * separator in bounded or text.encode().translate(None, f"0123456789{separator}".encode()):
+        return None
+    if any(line.count(separator) != width - 1 for line in lines):
+        return None
+    cells = np.fromstring(text, np.int64, sep=separator).astype(np.float64)
+    return cells.reshape(len(lines), width) if cells.max() <= MOST else None
+
+
+def _careful_block(sheet: Sheet, rows: list[int], lines: list[str], words: Sequence[int], width: int) -> Block:
+    names = sheet.titles
+    at = [i for i in range(1, width) if i not in words]
+    parse = _Numbers()
+    first, texts = [], []
+    cells = np.empty((len(rows), len(at)))
+    for number, (row, line) in enumerate(zip(rows, lines, strict=True)):
+        fields = sheet.split(row, line)
+        if len(fields) != width:
+            raise sheet.wrong_width(row, line, len(fields))
+        name = fields[0].strip()
+        if not name:
+            raise sheet.file.error(row, f"column {names[0]!r} is empty: each row needs a name")
+        first.append(name)
+        texts.append([fields[i].strip() for i in words])
+        numbers = [parse[fields[i]] for i in at]
+        if None in numbers:
+            wrong = at[numbers.index(None)]
+            raise sheet.file.error(row, bad_count(names[wrong], fields[wrong].strip(), name))
+        cells[number] = numbers
+    return Block(rows, first, cells, texts)
+
+
+class _Numbers(dict[str, float | None]):
+    """What a cell says: NaN where it is empty, None where it is no number. There are few different cells."""
+
+    def __missing__(self, cell: str) -> float | None:
+        text = cell.strip()
+        value: float | None = None
+        if text.lower() in MISSING:
+            value = np.nan
+        elif text.lower() in ("true", "false"):
+            value = float(text.lower() == "true")
+        elif NUMBER.fullmatch(text):
+            value = float(text)
+        if len(self) < 1 << 16:
+            self[cell] = value
+        return value
+
+
+def _parquet_blocks(file: TableFile, words: Sequence[int]) -> Iterator[Block]:
+    at = [name for i, name in enumerate(file.columns) if i and i not in words]
+    parse = _Numbers()
+    for chunk in file.chunks():
+        names = chunk.text(file.columns[0]).to_pylist()
+        cells = np.empty((len(chunk), len(at)))
+        for number, column in enumerate(at):
+            values = chunk.columns[column]
+            if pa.types.is_boolean(values.type):
+                values = values.cast(pa.int8())
+            if pa.types.is_integer(values.type) or pa.types.is_floating(values.type) or pa.types.is_null(values.type):
+                cells[:, number] = values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+                continue
+            texts = texts_of(chunk.as_text(column, values))
+            numbers = [parse[text] for text in texts]
+            if None in numbers:
+                row = numbers.index(None)
+                raise file.error(chunk.first + row, bad_count(column, texts[row], names[row]))
+            cells[:, number] = numbers
+        texts_of_row = [list(t) for t in zip(*(texts_of(chunk.columns[file.columns[i]]) for i in words), strict=True)]
+        yield Block(list(range(chunk.first, chunk.first + len(chunk))), names, cells, texts_of_row)
+
+
+def read_wide(sheet: Sheet, notes: Notes) -> Found:
+    """Genomes x families."""
+    columns = _wide_columns(sheet)
+    _refuse_no_name(sheet, "family")
+    kind = kind_of_identifier(sheet.titles[0])
+    if kind != "other" and all(kind_of_identifier(name) == kind for name in columns):
+        row = None if isinstance(sheet.file, TableFile) else sheet.header
+        text = f"all columns are families: the first, {sheet.titles[0]!r}, must have the names of the genomes"
+        raise sheet.file.error(row, text)
+    places = [i for i, name in enumerate(columns) if key(name) not in METADATA]
+    if left := [name for name in columns if key(name) in METADATA]:
+        notes.warnings.append(f"{sheet.file.path}: column {left[0]!r} is no family and was left out; nothing is to do")
+    families, wanted = _families(sheet, [columns[i] for i in places], notes)
+    places = [i for i, want in zip(places, wanted, strict=True) if want]
+    families = [family for family, want in zip(families, wanted, strict=True) if want]
+    cells, named = Cells(sheet, [columns[i] for i in places], notes), np.array(families, dtype=object)
+    for block in blocks(sheet):
+        counts = cells.counts(block, block.cells if len(places) == len(columns) else block.cells[:, places])
+        for row, name, of_genome in zip(block.rows, block.names, counts, strict=True):
+            present = np.flatnonzero(of_genome)
+            yield row, Genome(name, named[present].tolist(), of_genome[present])
+
+
+def _wide_columns(sheet: Sheet) -> list[str]:
+    columns = sheet.titles[1:]
+    if not columns:
+        raise sheet.file.error(None, "has one column only: columns must be separated by tabs or commas")
+    return columns
+
+
+def _refuse_no_name(sheet: Sheet, what: str) -> None:
+    """Raise the ValueError where a column, the first one aside, has no name."""
+    columns = sheet.titles
+    at = next((at for at, name in enumerate(columns) if at and not name), None)
+    if at is not None:
+        ends = ": does the line end with a separator?" if at == len(columns) - 1 else ""
+        row = None if isinstance(sheet.file, TableFile) else sheet.header
+        raise sheet.file.error(row, f"column {at + 1} has no name, each {what} needs one{ends}")
+
+
+def read_transposed(sheet: Sheet, notes: Notes) -> Found:
+    """Families x genomes: held as sparse counts, since the last row completes the first genome."""
+    _wide_columns(sheet)
+    words = text_columns(sheet) if sheet.keys[0] == "key" else []
+    genomes = [title for i, title in enumerate(sheet.titles) if i and i not in words]
+    _refuse_no_name(sheet, "genome")
+    for name, times in Counter(genomes).items():
+        if times > 1:
+            raise sheet.file.error(None, f"genome {name!r} is there twice: each genome needs its own name")
+    cells = Cells(sheet, genomes, notes)
+    rows_of: dict[str, int] = {}
+    numbers: dict[str, int] = {}
+    entries: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    for block in blocks(sheet, words):
+        counts = cells.counts(block, block.cells)
+        of_row, families_of = [], []
+        for number, (row, name) in enumerate(zip(block.rows, block.names, strict=True)):
+            if name in rows_of:
+                raise sheet.file.error(row, f"{name!r} is there twice (first at {sheet.file.where(rows_of[name])})")
+            rows_of[name] = row
+            for family in _functions(sheet, words, block.texts[number], notes) if words else [name]:
+                of_row.append(number)
+                families_of.append(numbers.setdefault(family, len(numbers)))
+        at, which = np.nonzero(counts[of_row])
+        entries.append(
+            (np.array(families_of, dtype=np.int64)[at], which, counts[np.array(of_row, dtype=np.int64)[at], which])
+        )
+    if not entries:
+        return
+    families, wanted = _families(sheet, list(numbers), notes)
+    at, of, copies = (np.concatenate(parts) for parts in zip(*entries, strict=True))
+    taken = np.array(wanted)[at]
+    table = sp.csr_array((copies[taken], (of[taken], at[taken])), shape=(len(genomes), len(families)))
+    for number, genome in enumerate(genomes):
+        inside = slice(table.indptr[number], table.indptr[number + 1])
+        yield -1, Genome(genome, [families[i] for i in table.indices[inside]], table.data[inside].astype(np.int64))
+
+
+def _functions(sheet: Sheet, words: list[int], texts: list[str], notes: Notes) -> list[str]:
+    """The families of a row of anvi'o's matrix: the accessions where there are some, else the function's text.
+
+    Its `key` is made up for one file and means nothing in another.
+    """
+    named = dict(zip((sheet.keys[i] for i in words), texts, strict=True))
+    text = next((text for column, text in named.items() if "accession" not in column and text), "")
+    accessions = [text.split("!!!") for column, text in named.items() if "accession" in column and text]
+    families = [notes.family(name) for name in (accessions[0] if accessions else text.split("!!!"))]
+    if accessions:
+        for family in families:
+            notes.describe(family, "", text)
+    return list(dict.fromkeys(families))
+
+
+def _families(sheet: Sheet, names: Sequence[str], notes: Notes) -> tuple[list[str], list[bool]]:
+    """Families by their names in a table, and which of them are wanted.
+
+    Raises:
+        ValueError: One is there twice or has no name; none is wanted.
+    """
+    try:
+        families, apart = distinct(names, notes.known)
+    except ValueError as error:
+        raise sheet.file.error(None, str(error)) from error
+    if apart:
+        notes.warnings.append(
+            f"{sheet.file.path}: {len(apart)} families such as {apart[0]} have the identifier of another one but for "
+            "its version, and were kept apart: rename them if that is not meant"
+        )
+    wanted = [notes.wants(family) for family in families]
+    if not any(wanted):
+        raise _none_wanted(sheet.file, families, notes)
+    notes.tally["unwanted"] += len(wanted) - sum(wanted)
+    return families, wanted
+
+
+def _none_wanted(file: TextFile, families: list[str], notes: Notes) -> ValueError:
+    kinds = Counter(map(kind_of_identifier, families))
+    have = ", ".join(f"{count} of {kind}" for kind, count in kinds.most_common()) or "none at all"
+    return file.error(None, f"has no family{f' of kind {notes.wanted}' if notes.wanted else ''}, it has {have}")
+
+
+READERS: dict[str, Callable[[Sheet, Notes], Found]] = {
+    "genomes-by-families": read_wide,
+    "families-by-genomes": read_transposed,
+    "rtab": read_transposed,
+    "picrust2": read_wide,
+    "long": read_long,
+    "kofamscan": read_kofamscan,
+    "ko-mapper": read_mapper,
+    "anvio-matrix": read_transposed,
+    "interproscan": read_interproscan,
+    "hmmscan": read_hmmscan,
+    **{name: partial(read_genes, name) for name, form in FORMATS.items() if form.pick},
+}
