@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from omniset.cli.options import Saving, given, needed, takes
 from omniset.cli.options import split as words
 from omniset.options import Computing
 from omniset.regions.options import PredictorOptions, Reading
-
-if TYPE_CHECKING:  # help and errors of a shell need no PyTorch
-    import pandas as pd
-
-    from omniset.regions import ConnectivityPredictor, Regions
 
 FIT_NULLS = 200  # spins of each gene in the report of fit
 
@@ -31,8 +26,8 @@ class Files(NamedTuple):
     def title(self) -> str:
         return " from ".join(path.name for path in (self.connectivity, self.expression) if path is not None)
 
-    def regions(self, **options: Any) -> Regions:
-        """Joined; what is in them is said."""
+    def regions(self, **options: Any) -> Any:
+        """`Regions`, joined; what is in them is said."""
         from omniset.regions import read_regions
         from omniset.report.blocks import many
         from omniset.runs.console import say
@@ -47,8 +42,8 @@ class Files(NamedTuple):
             say(f"  {note}")
         return regions
 
-    def others(self) -> Regions | None:
-        """Other regions than those of a model, where files are given."""
+    def others(self) -> Any:
+        """Other `Regions` than those of a model, where files are given, else None."""
         if self.expression is not None:
             return self.regions()
         if self.coordinates is not None:
@@ -118,9 +113,7 @@ def fit(
             folder.write(made, histories=predictor.history_, files=["the model"], lines=lines)
 
 
-def _importance(
-    predictor: ConnectivityPredictor, talk: Callable[[str], None], nulls: int, gene_sets: Path | None
-) -> tuple[pd.DataFrame, pd.DataFrame] | None:
+def _importance(predictor: Any, talk: Callable[[str], None], nulls: int, gene_sets: Path | None) -> Any:
     """See `ConnectivityPredictor.importance`. None: the method has none."""
     from omniset.regions.blend import attention_of
 
