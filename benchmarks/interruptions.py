@@ -88,7 +88,7 @@ VERBS = {
     "regions fit": f"{BRAIN} --architecture seed --epochs 6 {TINY} {OUT}",
     "regions predict": f"{USE} {OUT}.csv",
     "regions explain": f"L_region_1 L_region_2 --nulls 20 {USE} {OUT}",
-    "regions evaluate": f"{BRAIN} --folds 2 --seeds 1 --method ridge --methods cge,distance {QUIET} --seed 0 {OUT}",
+    "regions evaluate": f"{BRAIN} --folds 2 --seeds 1 --method ridge --methods geometry {QUIET} --seed 0 {OUT}",
     "microbiomes fit": f"{READS} {OUT}",
     "microbiomes classify": f"{COUNTED} {USE} {OUT}",
     "microbiomes classify, parts": PARTS,

@@ -30,15 +30,12 @@ SEEDS = 5
 SPLITS = ("bilateral", "spatial")
 NULLS = 1000
 LARGE = 1_000, 10_000  # regions and genes
-BASELINES: tuple[str, ...] = ("distance", "geometry", "copy", "cge", "ridge-genes", "ridge-position", "ridge")
-BASELINES += ("boosting-position", "boosting")
 Results = Iterator[tuple[str, dict[str, Any]]]  # names of files, and what they are to hold
 # What differs from the default.
 ABLATIONS: dict[str, dict[str, Any]] = {"attention alone": {"method": "attention"}}
-# Small forms of the document's networks, its own best configuration for the first: their full size takes hours.
+# A small form of the document's network, its own best configuration: its full size takes hours.
 NETWORKS: dict[str, dict[str, Any]] = {
-    "seed, d 32": {"architecture": "seed", "dim": 32, "depth": 2, "pooling": "attention", "epochs": 20},
-    "concat, d 32": {"architecture": "concat", "dim": 32, "depth": 2, "pooling": "attention", "epochs": 20},
+    "seed, d 32": {"architecture": "seed", "dim": 32, "depth": 2, "pooling": "attention", "epochs": 20}
 }
 
 
@@ -83,7 +80,7 @@ def nulls_400(data: Path, seed: int) -> Results:
 
 
 def meaningless(atlas: Path, seed: int) -> dict[str, Any]:
-    kinds = ("spin", "moran", "variogram")
+    kinds = ("spin", "variogram")
     options: dict[str, Any] = {"methods": ["geometry"], "mine": False, "null": NULLS, "null_kinds": kinds}
     return evaluated(atlas, "functional", seed, "bilateral", "nulls", seeds=1, **options)
 
@@ -142,6 +139,6 @@ def evaluated(folder: Path, kind: str, seed: int, split: str, part: str = "metho
         seed=seed,
         progress=False,
         say=print,
-        **{"methods": BASELINES, **options},
+        **options,
     )
     return plain({**evaluation.comparison.numbers(), **evaluation.numbers(), "looks": LOOKS})

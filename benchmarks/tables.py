@@ -795,12 +795,12 @@ def sets(found: dict[str, Any]) -> list[str]:
 
 
 def regions(found: dict[str, Any]) -> list[str]:
-    """Methods by Pearson's r; what is neither a baseline nor a network of the document is ours."""
-    from omniset.regions.baselines import METHODS
+    """Methods by Pearson's r; what is neither a baseline nor the document's network is ours."""
+    from omniset.regions.options import BASELINES
 
     lines = ["| method | Pearson's r | Spearman | R2 | slope | fit, seconds |", "|---" * 6 + "|"]
     for method, row in found["table"].items():
-        theirs = method in METHODS or method.startswith(("seed", "concat"))  # the document's networks
+        theirs = method in BASELINES or method.startswith("seed")  # the document's network
         name = method if theirs else f"**{method}** (ours)"
         r = f"{row['pearson']:.3f}"
         r += f" ({row['pearson_low']:.3f} to {row['pearson_high']:.3f})" if "unit" in found else ""

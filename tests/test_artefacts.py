@@ -26,7 +26,7 @@ from omniset.microbiomes.options import ClassifierOptions
 from omniset.microbiomes.simulate import simulate as simulate_microbiomes
 from omniset.options import without_places
 from omniset.regions import ConnectivityPredictor
-from omniset.regions.simulate import simulate as simulate_regions
+from omniset.regions.data import simulate as simulate_regions
 from omniset.runs.files import provenance
 from omniset.training import artefacts
 from tampering import assert_refuses_tampering, contents, put, refused
@@ -75,8 +75,8 @@ def perturber():
 
 
 def brain(**options):
-    made = simulate_regions(34, 13)
-    return ConnectivityPredictor(method="attention", steps=2, progress=False, device="cpu", **options).fit(made)
+    options = options or {"method": "attention"}
+    return ConnectivityPredictor(progress=False, device="cpu", **options).fit(simulate_regions(34, 13))
 
 
 def seed():

@@ -17,7 +17,7 @@ import torch
 from omniset import SetClassifier
 from omniset.cli import main
 from omniset.core import bounded
-from omniset.regions.formats.connectivity import read_connectivity
+from omniset.regions.connectivity import read_connectivity
 from omniset.tables import files, point_clouds
 from omniset.tables.counts import read_feature_table
 from omniset.tables.dna import SequenceFile

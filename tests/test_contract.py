@@ -121,7 +121,7 @@ SYSTEMS = [
         f"fit {BRAIN} --coordinates brain/regions.csv --architecture seed --epochs 6 --depth 1 --dim 8 --num_heads 2 "
         f"{QUIET}",
         f"predict --out used.csv {QUIET}",
-        f"evaluate {BRAIN} --coordinates brain/regions.csv --folds 2 --seeds 1 --method ridge --methods cge,distance "
+        f"evaluate {BRAIN} --coordinates brain/regions.csv --folds 2 --seeds 1 --method ridge --methods geometry "
         f"{QUIET}",
         PredictorOptions,
     ),

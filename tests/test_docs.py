@@ -197,20 +197,20 @@ def test_cells_page_runs(tmp_path, monkeypatch):
 
 def test_regions_page_runs(tmp_path, monkeypatch):
     """Its walk on a small simulated brain, then its class. (evaluate: tests/regions.)"""
-    from omniset.regions import baselines, blend, ridge, surfaces
+    from omniset.regions import baselines, blend, set_attention
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(surfaces, "plot", lambda *_: [])  # nilearn takes seconds to import
     monkeypatch.setattr(baselines, "ITERATIONS", 5)
     monkeypatch.setattr(blend, "FOLDS", 2)
+    monkeypatch.setattr(set_attention, "STEPS", 3)
     for choice in ("PENALTIES", "RATES", "WIDTHS"):
-        monkeypatch.setattr(ridge, choice, getattr(ridge, choice)[:2])
+        monkeypatch.setattr(baselines, choice, getattr(baselines, choice)[:2])
     text = (DOCS / "regions.md").read_text(encoding="utf-8")
     pairs, *_ = [block for _, block in blocks(DOCS / "regions.md", "text")]
     Path("pairs.csv").write_text(pairs, encoding="utf-8")
     small = {
         "simulate": ["--regions=34", "--genes=13"],
-        "fit": ["--device=cpu", "--progress=false", "--steps=3"],
+        "fit": ["--device=cpu", "--progress=false"],
         "predict": ["--progress=false"],
         "explain": ["--progress=false", "--top=5"],
     }

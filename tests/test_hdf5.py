@@ -13,7 +13,8 @@ import scipy.io
 import scipy.sparse
 from benchmarks.fuzz.worker import Maker
 
-from omniset.regions.formats import read_connectivity, read_expression
+from omniset.regions.connectivity import read_connectivity
+from omniset.regions.expression import read_expression
 from omniset.tables import hdf5
 from omniset.tables.hdf5 import check_hdf5, read_mat
 

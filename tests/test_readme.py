@@ -30,7 +30,7 @@ SMALL = {  # settings of commands that take long; only how much is computed diff
     "genomes evaluate": ["--epochs", "1", "--methods", "pca"],
     "cells fit": ["--epochs", "1"],
     "regions simulate": ["--regions", "40", "--genes", "40"],
-    "regions fit": ["--method", "attention", "--steps", "5"],
+    "regions fit": ["--method", "attention"],
     "regions explain": ["--nulls", "20"],
     "microbiomes fit": ["--epochs", "1"],
 }

@@ -223,7 +223,7 @@ def _write_expression(write: Callable[[Path, Generator], None]) -> Callable[[Pat
 
 
 def _pairs(path: Path) -> None:
-    from omniset.regions.runs import read_pairs
+    from omniset.regions.reading import read_pairs
 
     must(read_pairs(path, seeds.REGIONS).isin(seeds.REGIONS).to_numpy().all(), "regions are not known")
 

@@ -1,6 +1,7 @@
 """Regions for tests of methods, and what these are compared with: loops, and statistics by hand."""
 
 import numpy as np
+import pandas as pd
 
 from omniset.regions.data import Regions
 
@@ -56,6 +57,16 @@ def brain_of(number=REGIONS, genes=GENES, seed=0, placed=True, directed=False, a
         connectivity=values,
         directed=directed,
     )
+
+
+def write(made, folder):
+    """The three tables that `omniset regions simulate` writes."""
+    folder.mkdir(exist_ok=True)
+    index = pd.Index(made.names, name="region")
+    places = pd.DataFrame(made.coordinates, index, ["x", "y", "z"])
+    pd.DataFrame(made.expression, index, made.genes).to_csv(folder / "expression.csv")
+    pd.DataFrame(made.connectivity, index, made.names).to_csv(folder / "connectivity.csv")
+    places.assign(hemisphere=made.hemisphere, network=made.network).to_csv(folder / "regions.csv")
 
 
 def squared(a, b):

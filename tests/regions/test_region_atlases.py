@@ -12,8 +12,7 @@ import pandas as pd
 import pytest
 
 from omniset.regions import read_regions
-from omniset.regions.formats import read_coordinates
-from omniset.regions.formats.atlases import ATLASES, atlas_centroids, centroids
+from omniset.regions.coordinates import ATLASES, atlas_centroids, centroids, read_coordinates
 
 # Left and right are swapped in the image, as radiologists have them.
 AFFINE = np.array([[-2.0, 0, 0, 20], [0, 2.0, 0.5, -30], [0, 0, 3.0, -10], [0, 0, 0, 1]])

@@ -1,80 +1,38 @@
 """Baselines of regions: statistics against loops, planted truths recovered, and what every method keeps to."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
-from region_methods import GENES, REGIONS, TRAIN, UNKNOWN, every_pair, regions_of, squared, standardised
-from scipy.optimize import curve_fit
-from sklearn import ensemble, neural_network
+from region_methods import GENES, REGIONS, TRAIN, UNKNOWN, every_pair, regions_of, standardised
+from sklearn import ensemble
 
-from omniset.regions import baselines, ridge
-from omniset.regions.baselines import METHODS, PairFeatures
+from omniset.regions import baselines
+from omniset.regions.baselines import Boosting, Geometry, KernelRidge, PairFeatures
 from omniset.regions.data import Regions
-from omniset.regions.kept import joined, parted
+from omniset.regions.method import joined, parted
 from omniset.regions.scaling import Components, Scaling
 from omniset.regions.scores import pearson
 
-NO_GENES = {"distance", "geometry", "copy", "ridge-position", "boosting-position", "mlp-position"}
-PLACED = NO_GENES - {"geometry"} | {"ridge", "boosting", "mlp"}
-SYMMETRIC = {"distance", "geometry", "cge", "gaussian"}
+# As they are, and of places alone.
+MAKERS = {
+    "geometry": Geometry,
+    "ridge": KernelRidge,
+    "ridge, places": partial(KernelRidge, False),
+    "boosting": Boosting,
+    "boosting, places": partial(Boosting, False),
+}
+ALONE = ("ridge, places", "boosting, places")
+NO_GENES = ("geometry", *ALONE)
 
 
 # ---------------------------------------------------------------------- recovery
 
 
-def test_distance_decay_is_recovered():
-    regions = regions_of(47)
-    distance = np.sqrt(squared(regions.coordinates, regions.coordinates))
-    connectivity = 0.7 * np.exp(-distance / 31.0) - 0.05
-    np.fill_diagonal(connectivity, np.nan)
-    connectivity[3, 5] = connectivity[5, 3] = np.nan
-    method = METHODS["distance"]().fit(regions.with_(connectivity=connectivity), np.arange(40))
-    assert (method.a, method.b, method.c) == pytest.approx((0.7, 31.0, -0.05), rel=1e-4)
-    pairs = every_pair(47)
-    assert np.allclose(method.predict(regions, pairs), 0.7 * np.exp(-distance[tuple(pairs.T)] / 31.0) - 0.05, atol=1e-5)
-
-
-def test_distance_decay_is_the_least_squares_fit():
-    regions = regions_of(47, unknown=UNKNOWN)
-    method = METHODS["distance"]().fit(regions, np.arange(41))
-    pairs = [(i, j) for i, j in every_pair(47, directed=False) if j < 41 and not np.isnan(regions.connectivity[i, j])]
-    distance = np.array([np.linalg.norm(regions.coordinates[i] - regions.coordinates[j]) for i, j in pairs])
-    values = np.array([regions.connectivity[i, j] for i, j in pairs])
-    expected, _ = curve_fit(lambda d, a, b, c: a * np.exp(-d / b) + c, distance, values, (1.0, 40.0, 0.0))
-    assert np.allclose((method.a, method.b, method.c), expected, rtol=1e-3)
-    assert distance.max() / 1000 < method.b < distance.max() * 10
-
-
-def test_distance_of_constant_connectivity_and_of_one_place():
-    regions = regions_of(missing=False)
-    constant = regions.with_(connectivity=np.where(np.isnan(regions.connectivity), np.nan, 0.3))
-    pairs = every_pair(REGIONS)
-    assert np.allclose(METHODS["distance"]().fit(constant, TRAIN).predict(constant, pairs), 0.3)
-    together = regions.with_(coordinates=np.zeros((REGIONS, 3)))
-    expected = regions.connectivity[np.ix_(TRAIN, TRAIN)][tuple(every_pair(len(TRAIN)).T)].mean()
-    assert np.allclose(METHODS["distance"]().fit(together, TRAIN).predict(together, pairs), expected)
-
-
-def test_the_nearest_pair_is_copied():
-    """By a loop over all known pairs, either way round."""
-    regions = regions_of(unknown=UNKNOWN)
-    method, others = METHODS["copy"]().fit(regions, TRAIN), other_regions()
-    mirrored, old = (np.column_stack([abs(r.coordinates[:, :1]), r.coordinates[:, 1:]]) for r in (others, regions))
-    left = [r.coordinates[:, 0] < 0 for r in (others, regions)]
-
-    def apart(i, a):
-        return np.linalg.norm(mirrored[i] - old[a]) + (left[0][i] != left[1][a])
-
-    known = [(a, b) for a in TRAIN for b in TRAIN if np.isfinite(regions.connectivity[a, b])]
-    pairs = every_pair(11, directed=False)
-    nearest = [min(known, key=lambda ab: apart(i, ab[0]) + apart(j, ab[1])) for i, j in pairs]
-    assert np.allclose(method.predict(others, pairs), [regions.connectivity[ab] for ab in nearest])
-
-
 def test_geometry_is_the_penalised_least_squares_fit():
     regions = regions_of(unknown=UNKNOWN)
-    method = METHODS["geometry"]().fit(regions, np.arange(REGIONS))
+    method = Geometry().fit(regions, np.arange(REGIONS))
     pairs = [ij for ij in every_pair(REGIONS, directed=False) if np.isfinite(regions.connectivity[tuple(ij)])]
     rows = []
     for i, j in pairs:
@@ -89,23 +47,18 @@ def test_geometry_is_the_penalised_least_squares_fit():
     assert np.allclose(method.predict(regions, np.array(pairs)), x @ expected)
 
 
-@pytest.mark.parametrize("kind", ["boosting", "mlp"])
-def test_stored_models_say_what_those_of_scikit_learn_say(kind, monkeypatch):
-    made = {}
-    for module, name in ((ensemble, "HistGradientBoostingRegressor"), (neural_network, "MLPRegressor")):
-        maker = getattr(module, name)
+def test_stored_trees_say_what_those_of_scikit_learn_say(monkeypatch):
+    made, maker = {}, ensemble.HistGradientBoostingRegressor
 
-        def remember(*arguments, maker=maker, **options):
-            made["model"] = maker(*arguments, **options)
-            return made["model"]
+    def remember(*arguments, **options):
+        made["model"] = maker(*arguments, **options)
+        return made["model"]
 
-        monkeypatch.setattr(module, name, remember)
+    monkeypatch.setattr(ensemble, "HistGradientBoostingRegressor", remember)
     regions, others = regions_of(), other_regions()
-    method = METHODS[kind]().fit(regions, TRAIN)
+    method = Boosting().fit(regions, TRAIN)
     x = method.features(others, every_pair(11, directed=False))
-    scaled, scale, mean = (method.scaling(x), method.scale, method.mean) if kind == "mlp" else (x, 1, 0)
-    expected = made["model"].predict(scaled) * scale + mean
-    assert np.allclose(method.predict(others, every_pair(11, directed=False)), expected, rtol=1e-9)
+    assert np.allclose(method.predict(others, every_pair(11, directed=False)), made["model"].predict(x), rtol=1e-9)
 
 
 def test_a_method_is_read_without_being_fitted_again(fitted, name, monkeypatch):
@@ -115,42 +68,14 @@ def test_a_method_is_read_without_being_fitted_again(fitted, name, monkeypatch):
     plain, arrays = parted(method.state())
     state = joined(json.loads(json.dumps(plain)), arrays)
     monkeypatch.setattr(type(method), "_fit", None)
-    again = METHODS[name]().restore(state, ordered)
+    again = MAKERS[name]().restore(state, ordered)
     assert np.allclose(again.predict(other_regions(), every_pair(11)), before, rtol=1e-9)
     with pytest.raises(ValueError, match="must have .*, got"):
-        METHODS[name]().restore({**state, "more": 1}, ordered)
+        MAKERS[name]().restore({**state, "more": 1}, ordered)
 
 
-def test_likeness_against_loops():
-    regions = regions_of(unknown=UNKNOWN)
-    z = standardised(regions.expression, TRAIN)
-    correlation = np.array(
-        [[0 if 11 in (i, j) else np.corrcoef(z[i], z[j])[0, 1] for j in range(REGIONS)] for i in range(REGIONS)]
-    )
-    known = [(i, j) for i, j in every_pair(REGIONS, directed=False) if i in TRAIN and j in TRAIN]
-    known = np.array([(i, j) for i, j in known if not np.isnan(regions.connectivity[i, j])])
-    distance = np.sqrt(squared(z, z))
-    s = np.median([distance[i, j] for i, j in known])
-    assert len(known) == 17 * 16 // 2 - 3
-    pairs = every_pair(REGIONS)
-    for name, x in (("cge", correlation), ("gaussian", np.exp(-(distance**2) / (2 * s**2)))):
-        method = METHODS[name]().fit(regions, TRAIN)
-        slope, intercept = np.polyfit(x[tuple(known.T)], regions.connectivity[tuple(known.T)], 1)
-        assert np.allclose(method.predict(regions, pairs), slope * x[tuple(pairs.T)] + intercept)
-        assert (method.slope, method.intercept) == pytest.approx((slope, intercept))
-
-
-def test_the_sign_of_coexpression_is_free():
-    regions = regions_of(missing=False)
-    z = standardised(regions.expression, np.arange(REGIONS))
-    connectivity = 0.2 - 0.6 * np.corrcoef(z)
-    np.fill_diagonal(connectivity, np.nan)
-    method = METHODS["cge"]().fit(regions.with_(connectivity=connectivity), np.arange(REGIONS))
-    assert (method.slope, method.intercept) == pytest.approx((-0.6, 0.2))
-
-
-@pytest.mark.parametrize("name", ["ridge-genes", "boosting-genes", "mlp"])
-def test_connectivity_that_follows_expression_is_learned(name):
+@pytest.mark.parametrize("kind", [KernelRidge, Boosting])
+def test_connectivity_that_follows_expression_is_learned(kind):
     """For one gene twice, as a dominant component, connectivity is a sum over both regions."""
     rng = np.random.default_rng(5)
     gene = rng.random(61)
@@ -161,11 +86,10 @@ def test_connectivity_that_follows_expression_is_learned(name):
         [f"r{i}" for i in range(61)],
         list("ABCDE"),
         expression.astype(np.float32),
-        coordinates=rng.normal(size=(61, 3)),
         connectivity=connectivity,
     )
     pairs = every_pair(14, directed=False) + 47
-    predicted = METHODS[name]().fit(regions, np.arange(47)).predict(regions, pairs)
+    predicted = kind().fit(regions, np.arange(47)).predict(regions, pairs)
     truth = connectivity[tuple(pairs.T)]
     assert pearson(truth, predicted) > 0.97
     assert np.square(truth - predicted).mean() < 0.1 * truth.var()
@@ -178,7 +102,6 @@ FEWER = {
     "RATES": (0.3, 0.1),
     "WIDTHS": (1.0, 0.3),
     "WEIGHTS": (0.5,),
-    "RANKS": (5, 3),
     "PENALTIES": (0.3, 0.03),
     "ITERATIONS": 20,
 }
@@ -188,11 +111,11 @@ def fit(name, *arguments, **options):
     """With less to choose from: it is quicker."""
     with pytest.MonkeyPatch.context() as patch:
         for grid, values in FEWER.items():
-            patch.setattr(baselines if grid == "ITERATIONS" else ridge, grid, values)
-        return METHODS[name]().fit(*arguments, **options)
+            patch.setattr(baselines, grid, values)
+        return MAKERS[name]().fit(*arguments, **options)
 
 
-@pytest.fixture(scope="module", params=list(METHODS))
+@pytest.fixture(scope="module", params=list(MAKERS))
 def name(request):
     return request.param
 
@@ -210,8 +133,8 @@ def other_regions():
 
 def test_names_and_needs(fitted, name):
     method, _ = fitted
-    assert method.name == name
-    assert method.needs_coordinates == (name in PLACED)
+    assert method.name == name.partition(",")[0]
+    assert method.needs_coordinates  # places were known
     assert method.needs_genes == (name not in NO_GENES)
 
 
@@ -305,21 +228,27 @@ def test_regions_without_coordinates(fitted, name):
     regions.coordinates[5] = np.nan
     others.coordinates[10] = np.nan
     nowhere = regions.with_(coordinates=None)
-    if name in PLACED:
-        with pytest.raises(ValueError, match=f"coordinates must be known .* such as '{regions.names[5]}'"):
-            fit(name, regions, TRAIN)
-        with pytest.raises(ValueError, match=f"coordinates must be known .* such as '{others.names[10]}'"):
-            method.predict(others, every_pair(11))
-        for call in (
-            lambda: fit(name, nowhere, TRAIN),
-            lambda: method.predict(others.with_(coordinates=None), every_pair(11)),
-        ):
-            with pytest.raises(ValueError, match=f"coordinates are not known of these regions: '{name}' needs them"):
-                call()
-    else:
-        assert np.isfinite(fit(name, nowhere, TRAIN).predict(nowhere, every_pair(REGIONS))).all()
-        assert np.isfinite(fit(name, regions, TRAIN).predict(others, every_pair(11))).all()
+    with pytest.raises(ValueError, match=f"coordinates must be known .* such as '{regions.names[5]}'"):
+        fit(name, regions, TRAIN)
+    with pytest.raises(ValueError, match=f"coordinates must be known .* such as '{others.names[10]}'"):
+        method.predict(others, every_pair(11))
+    needs = f"coordinates are not known of these regions: '{method.name}' needs them"
+    with pytest.raises(ValueError, match=needs):
+        method.predict(others.with_(coordinates=None), every_pair(11))
     assert np.allclose(method.predict(others, every_pair(10)), before[(every_pair(11) < 10).all(1)], atol=1e-9)
+    if name in ALONE:
+        with pytest.raises(ValueError, match=needs):
+            fit(name, nowhere, TRAIN)
+        return
+    alone = fit(name, nowhere, TRAIN)
+    assert not alone.needs_coordinates
+    predicted = alone.predict(nowhere, every_pair(REGIONS))
+    assert np.array_equal(alone.predict(regions, every_pair(REGIONS)), predicted)
+    if name == "geometry":  # the mean
+        known = regions.connectivity[np.ix_(TRAIN, TRAIN)]
+        assert np.allclose(predicted, known[np.triu_indices(len(TRAIN), 1)].mean())
+    else:
+        assert np.isfinite(predicted).all()
 
 
 def test_directed(name):
@@ -328,10 +257,10 @@ def test_directed(name):
     whole = np.zeros((11, 11))
     whole[tuple(every_pair(11).T)] = method.predict(other_regions(), every_pair(11))
     assert np.isfinite(whole).all()
-    if name != "ridge-position":  # which may choose a kernel so narrow that all new regions are alike
-        assert np.allclose(whole, whole.T) == (name in SYMMETRIC)
+    if name != "ridge, places":  # which may choose a kernel so narrow that all new regions are alike
+        assert np.allclose(whole, whole.T) == (name == "geometry")
     # Turned around, connectivity is predicted turned around where a method is linear in it.
-    if "ridge" in name or name == "bilinear":
+    if "ridge" in name:
         turned = fit(name, regions.with_(connectivity=regions.connectivity.T), TRAIN)
         found = turned.predict(other_regions(), every_pair(11)[:, ::-1])
         assert np.allclose(found, whole[tuple(every_pair(11).T)], atol=1e-6)
@@ -351,7 +280,7 @@ def test_bad_input(fitted, name):
     with pytest.raises(ValueError, match="connectivity is not known"):
         fit(name, regions.with_(connectivity=None), TRAIN)
     with pytest.raises(ValueError, match="is not fitted yet: call fit first"):
-        METHODS[name]().predict(regions, every_pair(5))
+        MAKERS[name]().predict(regions, every_pair(5))
     with pytest.raises(ValueError, match=r"pairs must be of positions from 0 to 10, got \[3, 11\]"):
         method.predict(other_regions(), np.array([[0, 1], [3, 11]]))
     with pytest.raises(ValueError, match=r"pairs must be of positions from 0 to 10, got \[-1, 2\]"):
@@ -375,17 +304,11 @@ def test_other_genes(fitted):
 def test_constant_expression(name):
     regions = regions_of()
     regions = regions.with_(expression=np.full_like(regions.expression, 0.5))
-    if METHODS[name]().needs_genes:
+    if MAKERS[name]().needs_genes:
         with pytest.raises(ValueError, match="expression must differ between the 17 rows in a gene at least"):
             fit(name, regions, TRAIN)
     else:
         fit(name, regions, TRAIN)
-
-
-def test_a_method_needs_genes_or_places():
-    for method in (ridge.KernelRidge, baselines.Boosting):
-        with pytest.raises(ValueError, match="genes and place must not both be False"):
-            method("none", genes=False, place=False)
 
 
 # ---------------------------------------------------------------------- features
@@ -415,7 +338,7 @@ def test_features_against_loops(directed):
     train = regions.take(TRAIN)
     p = Components(train, 10)(regions)
     pairs = np.array([[3, 8], [8, 3], [0, 5], [14, 2]])
-    found = PairFeatures(train, genes=True, place=True, products=True)(regions, pairs)
+    found = PairFeatures(train, genes=True, place=True)(regions, pairs)
     for (i, j), row in zip(pairs, found, strict=True):
         c, d = regions.coordinates[i], regions.coordinates[j]
         m, n = np.array([abs(c[0]), *c[1:]]), np.array([abs(d[0]), *d[1:]])
@@ -426,25 +349,23 @@ def test_features_against_loops(directed):
         expected += [*m, *n] if directed else []
         assert np.allclose(row, expected)
     assert np.array_equal(found[0], found[1]) == (not directed)
-    assert {0.0, 1.0} == set(PairFeatures(train, False, True, False)(regions, every_pair(REGIONS))[:, 8])
-    assert PairFeatures(train, True, False, False)(regions, pairs).shape[1] == (40 if directed else 20)
+    assert {0.0, 1.0} == set(PairFeatures(train, False, True)(regions, every_pair(REGIONS))[:, 8])
+    assert PairFeatures(train, True, False)(regions, pairs).shape[1] == (50 if directed else 30)
 
 
 def test_of_many_pairs_some_are_drawn(monkeypatch):
     monkeypatch.setattr(baselines, "MOST_PAIRS", 29)
-    seen = []
-    monkeypatch.setattr(baselines.Boosting, "_learn", lambda self, x, y, seed: seen.append((x, y)))
+    seen, real = [], ensemble.HistGradientBoostingRegressor.fit
+    monkeypatch.setattr(
+        ensemble.HistGradientBoostingRegressor, "fit", lambda self, x, y: seen.append((x, y)) or real(self, x, y)
+    )
     regions = regions_of()
     for seed in (3, 3, 4):
-        METHODS["boosting"]().fit(regions, TRAIN, seed)
-    features = PairFeatures(regions.take(TRAIN), True, True, True)
-    pairs = regions.take(TRAIN).pairs()
-    rows = {
-        tuple(np.round(x, 6)): y
-        for x, y in zip(
-            features(regions.take(TRAIN), pairs), regions.take(TRAIN).connectivity[tuple(pairs.T)], strict=True
-        )
-    }
+        Boosting().fit(regions, TRAIN, seed)
+    train = regions.take(TRAIN)
+    known = train.pairs()
+    x = PairFeatures(train, True, True)(train, known)
+    rows = {tuple(np.round(row, 6)): train.connectivity[tuple(ij)] for row, ij in zip(x, known, strict=True)}
     for x, y in seen:
         assert len({tuple(row) for row in x}) == 29
         assert [rows[tuple(row)] for row in np.round(x, 6)] == pytest.approx(list(y))

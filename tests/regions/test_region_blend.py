@@ -1,27 +1,28 @@
 """The default: weights by quadratic programming, the blend against its parts, and that it is read as it was fitted."""
 
 import json
-from functools import partial
 
 import numpy as np
 import pytest
 from region_methods import brain_of, every_pair
 from scipy.optimize import minimize
 
-from omniset.regions import blend
+from omniset.regions import blend, set_attention
 from omniset.regions.blend import Blend, slope_of, stacked
-from omniset.regions.kept import joined, parted
-from omniset.regions.set_attention import SetAttention
+from omniset.regions.method import joined, parted
 
 
-def quick(**options):
-    return SetAttention(steps=3, **options)
+@pytest.fixture(scope="module", autouse=True)
+def _quick():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(set_attention, "STEPS", 3)
+        yield
 
 
 @pytest.fixture(scope="module")
-def fitted():
+def fitted(_quick):
     regions = brain_of(29)
-    return regions, Blend(quick).fit(regions, np.arange(23))
+    return regions, Blend().fit(regions, np.arange(23))
 
 
 def test_weights_minimise_what_the_docstring_has():
@@ -55,22 +56,6 @@ def test_the_slope_is_that_within_folds():
     assert slope_of([], []) == 1
 
 
-def test_regions_held_back_are_not_practised_on_in_another_subject_either(monkeypatch):
-    learned = []
-
-    def learn(self, material, seed):
-        learned.append([sorted(one.names) for one in material])
-        self.history = []
-
-    monkeypatch.setattr(SetAttention, "_learn", learn)
-    regions = brain_of(23)
-    other = regions.with_(connectivity=regions.connectivity**2).take(np.arange(23)[::-1])
-    Blend(partial(quick, also=[other])).fit(regions, np.arange(23))
-    assert sorted({len(names) for names, _ in learned}) == [17, 18, 23]
-    assert len(learned) == 2 * (1 + blend.FOLDS)
-    assert all(subject == another for subject, another in learned)
-
-
 def test_it_is_the_weighted_sum_of_its_parts(fitted):
     regions, method = fitted
     pairs = every_pair(29, directed=False)
@@ -90,23 +75,20 @@ def test_it_is_read_as_it_was_fitted(fitted, monkeypatch):
     state = joined(json.loads(json.dumps(plain)), arrays)
     for part in method.fitted.values():
         monkeypatch.setattr(type(part), "_fit", None)
-    again = Blend(quick).restore(state, train.take(np.argsort(train.names)))
+    again = Blend().restore(state, train.take(np.argsort(train.names)))
     pairs = every_pair(29)
     assert np.array_equal(again.predict(regions, pairs), method.predict(regions, pairs))
 
 
 @pytest.mark.parametrize(
-    ("genes", "networks", "placed", "parts"),
-    [
-        (True, True, False, ["attention", "ridge-genes", "boosting-genes"]),
-        (False, True, True, ["attention-position", "ridge-position", "boosting-position"]),
-        (True, False, True, ["ridge", "boosting"]),
-    ],
+    ("genes", "placed"),
+    [(True, False), (False, True)],
 )
-def test_parts_are_those_that_can_be_fitted(genes, networks, placed, parts):
+def test_parts_are_those_that_can_be_fitted(genes, placed):
     regions = brain_of(23, placed=placed)
-    method = Blend(quick, genes, networks).fit(regions, np.arange(19))
-    assert list(method.weights) == parts
+    method = Blend(genes).fit(regions, np.arange(19))
+    assert list(method.weights) == ["attention", "ridge", "boosting"]
+    assert method.needs_coordinates == placed
     if not genes:
         other = regions.with_(expression=np.random.default_rng(4).random(regions.expression.shape).astype(np.float32))
         pairs = every_pair(23)
@@ -117,7 +99,7 @@ def test_regions_are_held_back_as_asked(monkeypatch):
     asked = []
     real = blend.held_back
     monkeypatch.setattr(blend, "held_back", lambda *a: asked.append(a[3]) or real(*a))
-    method = Blend(quick, networks=False)
+    method = Blend()
     method.held_out = "spatial"
     method.fit(brain_of(), np.arange(23))
     assert asked == ["spatial"]

@@ -9,12 +9,12 @@ import pytest
 
 from omniset import report as written
 from omniset.cli import main
-from omniset.regions import ConnectivityPredictor, baselines, blend, read_regions, report, ridge, surfaces
-from omniset.regions.simulate import simulate, write
+from omniset.regions import ConnectivityPredictor, baselines, blend, read_regions, report, set_attention
+from omniset.regions.data import simulate
 
 REGIONS, GENES = 34, 13
 QUIET = ["--progress", "false"]
-FEW = ["--steps", "3", "--device", "cpu", *QUIET]
+FEW = ["--device", "cpu", *QUIET]
 RIDGE = ["--method", "ridge", *QUIET]
 NAMES = ["expression", "connectivity", "regions"]
 
@@ -29,10 +29,10 @@ def quick():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(baselines, "ITERATIONS", 5)
         for choice in ("PENALTIES", "RATES", "WIDTHS"):
-            patch.setattr(ridge, choice, getattr(ridge, choice)[:2])
+            patch.setattr(baselines, choice, getattr(baselines, choice)[:2])
         patch.setattr(blend, "FOLDS", 2)
-        patch.setattr(report, "brain", lacking)
-        patch.setattr(surfaces, "fsaverage", lacking)
+        patch.setattr(set_attention, "STEPS", 3)
+        patch.setattr(report.drawn, "brain", lacking)
         yield
 
 
@@ -53,7 +53,7 @@ def pages():
 def study(tmp_path_factory, quick):
     """A brain, and models of it: the default, a kernel ridge, and the network alone."""
     root = tmp_path_factory.mktemp("regions")
-    write(simulate(REGIONS, GENES), root / "brain")
+    assert run("simulate", "--out", root / "brain", "--regions", REGIONS, "--genes", GENES) == 0
     assert run("fit", *files(root / "brain"), "--out", root / "model", *FEW) == 0
     assert run("fit", *files(root / "brain"), "--out", root / "ridge", *RIDGE) == 0
     assert run("fit", *files(root / "brain"), "--out", root / "attention", "--method", "attention", *FEW) == 0
@@ -140,29 +140,6 @@ def test_fit_says_what_it_does(study, tmp_path, capsys):
     assert not said.err
 
 
-def test_more_connectomes_to_practise_on(study, brain, tmp_path, capsys):
-    """Of another subject, and of another atlas with its own expression and places."""
-    subject, atlas = tmp_path / "subject.csv", simulate(20, GENES, seed=1)
-    (brain["connectivity"] ** 2).to_csv(subject)
-    write(atlas, tmp_path / "atlas")
-    triple = "+".join(str(tmp_path / "atlas" / f"{name}.csv") for name in NAMES)
-    words = ["fit", *files(study / "brain"), "--method", "attention", *FEW, "--out", tmp_path / "model"]
-    assert run(*words, "--also", f"{subject}, {triple}") == 0
-    said = capsys.readouterr().out
-    assert f"also {subject}:\n{REGIONS} regions" in said
-    assert f"also {triple}:\n20 regions" in said
-    model = ConnectivityPredictor.load(tmp_path / "model")
-    assert f"has practised on 2 more connectome(s), of {REGIONS}, 20 regions" in model.notes_[-1]
-    assert not np.array_equal(
-        *(one.predict_matrix() for one in (model, ConnectivityPredictor.load(study / "attention"))), equal_nan=True
-    )
-    words = [*words[:-1], tmp_path / "bad"]
-    assert "also must be files of connectivity, or of expr" in refused(capsys, *words, "--also", "a.csv+b.csv")
-    assert "none.csv" in refused(capsys, *words, "--also", "none.csv")
-    assert "known regions: the default, not 'ridge'" in refused(capsys, *words, *RIDGE, "--also", subject)
-    assert not (tmp_path / "bad" / "config.json").exists()
-
-
 def test_only_the_left_cortex(study, brain, tmp_path, capsys):
     brain["regions"]["cortex"] = True
     words = ["fit", *put(brain, tmp_path / "parts"), "--out", tmp_path / "model", *RIDGE, "--only"]
@@ -187,11 +164,11 @@ def test_options_of_reading(study, brain, tmp_path, capsys):
 
 def test_without_coordinates(study, tmp_path, capsys):
     words = [*files(study / "brain")[:4], *QUIET]
-    assert run("fit", *words, "--out", tmp_path / "model", "--method", "ridge-genes") == 0
-    said = refused(capsys, "fit", *words, "--out", tmp_path / "no", "--method", "ridge")
+    assert run("fit", *words, "--out", tmp_path / "model", "--method", "ridge") == 0
+    said = refused(capsys, "fit", *words, "--out", tmp_path / "no", "--method", "ridge", "--genes", "false")
     assert "coordinates are not known" in said
     for more in ([], ["--split", "random", "--null", "1"]):
-        said = refused(capsys, "evaluate", *words, "--out", tmp_path / "no", "--method", "ridge-genes", *more)
+        said = refused(capsys, "evaluate", *words, "--out", tmp_path / "no", "--method", "ridge", *more)
         assert "coordinates" in said
     assert not (tmp_path / "no").exists()
 
@@ -293,7 +270,7 @@ def test_bad_pairs(study, tmp_path, capsys, text, said):
 def test_explain_writes_genes_and_what_is_read_from(study, pages, tmp_path, capsys):
     words = ["explain", "L_region_3", "R_region_5", "--model", study / "attention", "--top", "7", *QUIET]
     (tmp_path / "sets.gmt").write_text("some\tabout\tGENE1\tGENE2\tGENE3\n")
-    words += ["--nulls", "19", "--kind", "moran", "--gene_sets", tmp_path / "sets.gmt"]
+    words += ["--nulls", "19", "--gene_sets", tmp_path / "sets.gmt"]
     assert run(*words, "--out", tmp_path / "why") == 0
     said = capsys.readouterr().out
     predictor = ConnectivityPredictor.load(study / "attention")
@@ -333,13 +310,24 @@ def test_explain_refuses(study, tmp_path, capsys):
 def test_evaluate_writes_one_table_of_all(study, pages, tmp_path, monkeypatch, capsys, as_asked):
     out = tmp_path / "evaluation"
     words = ["evaluate", *files(study / "brain"), "--out", out, *RIDGE]
-    words += ["--methods", "cge", "--folds", "2", "--seeds", "2", "--null", "5", "--spins", out.with_suffix(".npy")]
-    words += ["--null_kinds", "spin,moran"]
+    words += [
+        "--methods",
+        "geometry",
+        "--folds",
+        "2",
+        "--seeds",
+        "2",
+        "--null",
+        "5",
+        "--spins",
+        out.with_suffix(".npy"),
+    ]
+    words += ["--null_kinds", "spin,variogram"]
     np.save(out.with_suffix(".npy"), np.stack([np.roll(np.arange(REGIONS), k) for k in (1, 2, 3)]))
     assert run(*words) == 0
     said = capsys.readouterr().out
     found = json.loads((out / "metrics.json").read_text())
-    assert set(found["table"]) == {"omniset", "cge"}
+    assert set(found["table"]) == {"omniset", "geometry"}
     assert (found["unit"], found["units"]) == ("brain region", REGIONS)
     assert {f"{row['seed']}{row['fold']}{row['method']}" for row in found["by_fold"]} == {
         f"{seed}{fold}{method}" for seed in (0, 1) for fold in (0, 1) for method in found["table"]
@@ -348,11 +336,11 @@ def test_evaluate_writes_one_table_of_all(study, pages, tmp_path, monkeypatch, c
     for name in ("pearson", "spearman", "r2", "slope"):
         assert f"{found['table']['omniset'][name]:.3f}" in line
     assert "Bilateral split, 2 folds x 2 seeds." in said
-    assert [(one["null"], one["nulls"]) for one in found["nulls"][::2]] == [("spin", 5), ("moran", 5), ("file", 3)]
-    assert "null, moran: a kernel ridge of genes reaches" in said
+    assert [(one["null"], one["nulls"]) for one in found["nulls"][::2]] == [("spin", 5), ("variogram", 5), ("file", 3)]
+    assert "null, variogram: a kernel ridge of genes reaches" in said
     assert found["verdict"] in said
-    assert [gate["opponent"] for gate in found["gates"]] == ["cge"]
-    assert "cge, the best baseline" in found["verdict"]
+    assert [gate["opponent"] for gate in found["gates"]] == ["geometry"]
+    assert "geometry, the best baseline" in found["verdict"]
     assert "asked >" not in said  # of a single gate the verdict says it all
     rows = pd.read_csv(out / "scores.csv.gz")
     assert list(rows) == ["condition", "method", "seed", "fold", "region_a", "region_b", "truth", "predicted"]
@@ -378,12 +366,12 @@ def test_an_interrupted_evaluation_says_how_to_go_on(study, tmp_path, monkeypatc
         return fit_rows(self, *arguments, **options)
 
     monkeypatch.setattr(ConnectivityPredictor, "fit_rows", interrupted)
-    words = ["evaluate", *files(study / "brain"), "--out", tmp_path / "evaluation", "--method", "cge", *QUIET]
-    words += ["--methods", "distance", "--folds", "2", "--seeds", "1"]
+    words = ["evaluate", *files(study / "brain"), "--out", tmp_path / "evaluation", "--method", "boosting", *QUIET]
+    words += ["--methods", "geometry", "--folds", "2", "--seeds", "1"]
     assert run(*words) == 130
     assert "--resume true" in capsys.readouterr().err
     assert run(*words, "--resume", "true") == 0
-    assert fits == ["distance", "distance", "cge", "cge", "cge"]
+    assert fits == ["geometry", "geometry", "boosting", "boosting", "boosting"]
 
 
 # ---------------------------------------------------------------------- bad input
@@ -393,7 +381,7 @@ def test_an_interrupted_evaluation_says_how_to_go_on(study, tmp_path, monkeypatc
     ("words", "said"),
     [
         (["--gene_vectors", "nothing.txt", "--architecture", "seed"], "nothing.txt"),
-        (["--gene_vectors", "nothing.txt"], "gene_vectors are for architecture='seed' and 'concat'"),
+        (["--gene_vectors", "nothing.txt"], "gene_vectors are for architecture='seed'"),
         (["--aliases", "nothing.csv"], "nothing.csv"),
     ],
 )

@@ -9,16 +9,15 @@ import pandas as pd
 import pytest
 from region_methods import GENES, REGIONS, brain_of
 
-from omniset.regions import baselines, ridge
+from omniset.regions import baselines, set_attention
 from omniset.regions.baselines import METHODS
+from omniset.regions.coordinates import groups_of
 from omniset.regions.evaluate import PARTS, PLACES, Evaluation, evaluate
-from omniset.regions.methods import Method
-from omniset.regions.nulls import spins
-from omniset.regions.nulltest import WHAT, Statistic, maps_of
+from omniset.regions.method import Method
+from omniset.regions.nulls import WHAT, Statistic, maps_of, spins
 from omniset.regions.predictor import ConnectivityPredictor
 from omniset.regions.scores import scores
 from omniset.regions.splits import split
-from omniset.regions.structures import groups_of
 from omniset.runs.files import plain
 from omniset.trials.comparison import OURS, TIE
 
@@ -45,20 +44,14 @@ class Spy(Method):
         return self.mean + regions.expression[pairs[:, 0], 0].astype(float) * regions.expression[pairs[:, 1], 0]
 
 
-class Placed(Spy):
-    name = "placed"
-    needs_coordinates = True
-
-
 @pytest.fixture(autouse=True)
 def _spied(monkeypatch):
-    """The quick methods alone, and the spies."""
+    """A spy in the place of boosting, and few choices of the ridge."""
     monkeypatch.setattr(Spy, "log", [])
     monkeypatch.setattr(Spy, "most", math.inf)
-    for name, kind in {"spy": Spy, "placed": Placed}.items():
-        monkeypatch.setitem(METHODS, name, kind)
+    monkeypatch.setitem(METHODS, "boosting", Spy)
     for name in ("RATES", "WIDTHS", "WEIGHTS", "PENALTIES"):
-        monkeypatch.setattr(ridge, name, getattr(ridge, name)[:1])
+        monkeypatch.setattr(baselines, name, getattr(baselines, name)[:1])
 
 
 def without_seconds(frame):
@@ -72,7 +65,7 @@ def without_seconds(frame):
 @pytest.mark.parametrize("split_by", ["bilateral", "spatial", "random"])
 def test_both_regions_of_every_test_pair_are_unseen(split_by, directed):
     regions = brain_of(directed=directed)
-    found = evaluate(regions, split_by=split_by, folds=4, seeds=2, methods=["spy"], mine=False)
+    found = evaluate(regions, split_by=split_by, folds=4, seeds=2, methods=["boosting"], mine=False)
     fits = [names for kind, names, *_ in Spy.log if kind == "fit"]
     asked = [(learned, named) for kind, learned, named, _ in Spy.log if kind == "predict"]
     assert len(fits) == len(asked) == 8
@@ -81,7 +74,7 @@ def test_both_regions_of_every_test_pair_are_unseen(split_by, directed):
         test = split(split_by, regions, 4, seed)[fold]
         assert named == {regions.names[i] for i in test}
         assert learned == set(regions.names) - named
-    assert (found.split, found.methods, found.seeds) == (split_by, ["spy"], [0, 1])
+    assert (found.split, found.methods, found.seeds) == (split_by, ["boosting"], [0, 1])
     assert found.by_fold[["seed", "fold"]].to_numpy().tolist() == [list(p) for p in itertools.product((0, 1), range(4))]
 
 
@@ -89,7 +82,7 @@ def test_one_hemisphere():
     """Its bilateral folds are spatial ones, no mirror image is learned from, and every null is of it alone."""
     whole = brain_of(40)
     left = whole.take([i for i, side in enumerate(whole.hemisphere) if side == "L"])
-    kinds = ("spin", "moran", "variogram")
+    kinds = ("spin", "variogram")
     one, other = (
         evaluate(left, split_by=by, folds=3, seeds=1, methods=["ridge"], mine=False, null=2, null_kinds=kinds)
         for by in ("bilateral", "spatial")
@@ -148,17 +141,17 @@ def test_regions_are_held_back_within_as_the_split_divides(split_by, monkeypatch
         Spy, "_fit", lambda self, train, seed: seen.append(self.held_out) or setattr(self, "train", train)
     )
     monkeypatch.setattr(Spy, "mean", 0.0, raising=False)
-    evaluate(brain_of(), split_by=split_by, folds=3, seeds=1, methods=["spy"], mine=False)
+    evaluate(brain_of(), split_by=split_by, folds=3, seeds=1, methods=["boosting"], mine=False)
     assert seen == [split_by] * 3
 
 
 def test_nulls_are_of_the_folds_of_the_first_seed():
     regions = brain_of()
     spun = np.stack([np.random.default_rng(s).permutation(REGIONS) for s in range(4)])
-    options = {"folds": 3, "seeds": 2, "null": 3, "null_kinds": ("spin", "moran"), "spun": spun, "mine": False}
-    found = evaluate(regions, methods=["spy"], **options)
+    options = {"folds": 3, "seeds": 2, "null": 3, "null_kinds": ("spin", "variogram"), "spun": spun, "mine": False}
+    found = evaluate(regions, methods=["boosting"], **options)
     assert [(one.kind, one.what, len(one.nulls)) for one in found.nulls] == [
-        (kind, what, number) for kind, number in (("spin", 3), ("moran", 3), ("file", 4)) for what in WHAT
+        (kind, what, number) for kind, number in (("spin", 3), ("variogram", 3), ("file", 4)) for what in WHAT
     ]
     statistic = Statistic(regions, split("bilateral", regions, 3, 0))
     maps = maps_of(regions)
@@ -171,15 +164,16 @@ def test_nulls_are_of_the_folds_of_the_first_seed():
 
 def test_places_alone_are_beside_ours(monkeypatch):
     monkeypatch.setattr(baselines, "ITERATIONS", 3)
+    monkeypatch.setattr(set_attention, "STEPS", 2)
     regions = brain_of()
-    found = evaluate(regions, folds=3, seeds=1, methods=[], steps=2, device="cpu")
+    found = evaluate(regions, folds=3, seeds=1, methods=[], device="cpu")
     assert found.methods == [OURS, PLACES]
     gap = found.comparison.difference("pearson", "bilateral", PLACES)
     assert f"{gap.value:+.3f} to Pearson's r of places alone" in found.genes_add()
     assert found.numbers()["genes_add"] == found.genes_add()
     other = evaluate(
         regions.with_(expression=np.random.default_rng(0).random((REGIONS, GENES)).astype(np.float32)),
-        folds=3, seeds=1, methods=[], steps=2, device="cpu",
+        folds=3, seeds=1, methods=[], device="cpu",
     )  # fmt: skip
     assert np.array_equal(other.predictions[PLACES], found.predictions[PLACES], equal_nan=True)
     assert not np.array_equal(other.predictions[OURS], found.predictions[OURS], equal_nan=True)
@@ -191,14 +185,14 @@ def test_places_alone_are_beside_ours(monkeypatch):
 
 
 def test_killed_and_resumed_is_uninterrupted(tmp_path, monkeypatch):
-    options = {"folds": 3, "seeds": 2, "null": 2, "methods": ["distance", "spy"], "mine": False}
+    options = {"folds": 3, "seeds": 2, "null": 2, "methods": ["geometry", "boosting"], "mine": False}
     whole = evaluate(brain_of(), **options)
     Spy.log.clear()
     monkeypatch.setattr(Spy, "most", 4)  # within the second seed
     with pytest.raises(KeyboardInterrupt):
         evaluate(brain_of(), folder=tmp_path, **options)
     kept = {path.name for path in (tmp_path / "rows").iterdir()}
-    done = ("distance_0_scores", "distance_1_scores", "spy_0_scores")
+    done = ("geometry_0_scores", "geometry_1_scores", "boosting_0_scores")
     assert {name for name in kept if name.endswith(".json")} == {f"{name}.json" for name in done}
     monkeypatch.setattr(Spy, "most", math.inf)
     Spy.log.clear()
@@ -264,11 +258,11 @@ def made_up(noise, regions, seeds=2, folds=2):
 
 def test_methods_are_compared_on_regions():
     """The variant is best and is no baseline; ours beats the best of these."""
-    noise = {OURS: 0.01, "ridge": 0.1, "variant": 0.001, "distance": 0.3}
+    noise = {OURS: 0.01, "ridge": 0.1, "variant": 0.001, "geometry": 0.3}
     found = made_up(noise, brain_of(37))
     comparison, table = found.comparison, found.table()
-    assert list(table.index) == ["variant", OURS, "ridge", "distance"]
-    assert (comparison.baselines, comparison.best_baseline("pearson", "spatial")) == (["ridge", "distance"], "ridge")
+    assert list(table.index) == ["variant", OURS, "ridge", "geometry"]
+    assert (comparison.baselines, comparison.best_baseline("pearson", "spatial")) == (["ridge", "geometry"], "ridge")
     for method in noise:
         rows = found.by_fold[found.by_fold["method"] == method]
         interval = comparison.interval("pearson", "spatial", method)
@@ -295,49 +289,50 @@ def test_ours_that_is_a_baseline_ties_with_it():
 
 def test_numbers_are_plain_json():
     regions = brain_of(placed=False)
-    found = evaluate(regions, split_by="random", folds=3, seeds=1, methods=["spy", "distance"], **RIDGE)
+    found = evaluate(regions, split_by="random", folds=3, seeds=1, methods=["boosting", "geometry"], **RIDGE)
     numbers = json.loads(json.dumps(plain(found.numbers()), allow_nan=False))
     assert not numbers.keys() & found.comparison.numbers().keys()
     expected = {"regions": REGIONS, "genes": GENES, "folds": 3, "seeds": [0], "nulls": [], "twinned": None}
     assert {name: numbers[name] for name in expected} == expected
-    assert len(numbers["by_fold"]) == 3
+    assert len(numbers["by_fold"]) == 9
     assert numbers["by_fold"][0]["pearson_short"] is None
-    assert numbers["table"]["spy"]["pearson"] == found.table().loc["spy", "pearson"]
-    assert numbers["not_run"].keys() == {"distance", OURS}
-    assert "distance was not run: it needs coordinates, which are not known" in numbers["notes"]
+    assert numbers["table"]["boosting"]["pearson"] == found.table().loc["boosting", "pearson"]
 
 
 # ---------------------------------------------------------------------- what cannot be run
 
 
-def test_methods_that_need_coordinates_are_not_run():
+def test_what_needs_coordinates_stops_before_any_work():
     regions = brain_of(placed=False)
-    options = {"split_by": "random", "folds": 3, "seeds": 1, "mine": False}
-    found = evaluate(regions, methods=["placed", "spy", "distance"], **options)
-    assert found.methods == ["spy"]
-    assert found.not_run == dict.fromkeys(("placed", "distance"), "it needs coordinates, which are not known")
+    options = {"split_by": "random", "folds": 3, "seeds": 1, "mine": False, "methods": ["boosting"]}
+    found = evaluate(regions, **options)
     assert found.by_fold[list(PARTS)].isna().all(axis=None)
-    with pytest.raises(ValueError, match="leave nothing to run. placed: it needs coordinates"):
-        evaluate(regions, methods=["placed"], **options)
-    with pytest.raises(ValueError, match="coordinates are not known of these regions: spatial folds need them"):
-        evaluate(regions, methods=["spy"], **options | {"split_by": "spatial"})
     Spy.log.clear()
-    with pytest.raises(ValueError, match="null needs coordinates of every region, which are not known"):
-        evaluate(regions, methods=["spy"], null=1, **options)
-    assert not Spy.log  # before any work
+    for more, message in (
+        ({"variants": {"places": {"genes": False}}}, "places needs coordinates, which are not known"),
+        (
+            {"variants": {"one": {"architecture": "seed", "cls": "spatial"}}},
+            "one needs coordinates, which are not known",
+        ),
+        ({"split_by": "spatial"}, "coordinates are not known of these regions: spatial folds need them"),
+        ({"null": 1}, "null needs coordinates of every region, which are not known"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            evaluate(regions, **{**options, **more})
+    assert not Spy.log
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"methods": ["spy", "none"]}, "methods must be out of .*; got 'none'"),
-        ({"methods": []}, "methods, variants and mine leave nothing to run.$"),
+        ({"methods": ["boosting", "none"]}, "methods must be out of ridge, boosting, geometry; got 'none'"),
+        ({"methods": []}, "methods, variants and mine leave nothing to run$"),
         ({"folds": 1}, "folds must be >= 2, got 1"),
         ({"seeds": 0}, "seeds must be >= 1, got 0"),
         ({"null": -1}, "null must be >= 0, got -1"),
-        ({"null": 1, "null_kinds": ["spun"]}, "null_kinds must be out of spin, moran, variogram; got 'spun'"),
+        ({"null": 1, "null_kinds": ["spun"]}, "null_kinds must be out of spin, variogram; got 'spun'"),
         ({"resume": True}, "resume needs the folder that has the rows"),
-        ({"split_by": "none"}, "kind must be one of 'bilateral', 'spatial', 'random', got 'none'"),
+        ({"split_by": "none"}, "split_by must be out of bilateral, spatial, random; got 'none'"),
         ({"folds": 2}, "there are 23 regions: without one of 2 folds, fewer than 12 are left"),
         ({"mine": True, "dim": 0}, "dim must be >= 1, got 0"),
         ({"regions": brain_of().with_(connectivity=None)}, "connectivity is not known of these regions"),
@@ -345,7 +340,7 @@ def test_methods_that_need_coordinates_are_not_run():
 )
 def test_bad_arguments(options, message):
     with pytest.raises(ValueError, match=message):
-        evaluate(**{"regions": brain_of(), "methods": ["spy"], "mine": False, "folds": 3, "seeds": 1} | options)
+        evaluate(**{"regions": brain_of(), "methods": ["boosting"], "mine": False, "folds": 3, "seeds": 1} | options)
     assert not [kind for kind, *_ in Spy.log]
 
 
@@ -360,5 +355,5 @@ def test_groups_are_told_by_names():
 
 def test_what_is_done_is_told():
     lines = []
-    evaluate(brain_of(), folds=3, seeds=1, null=1, methods=["spy"], mine=False, say=lines.append)
-    assert lines == [*(f"spy, seed 0, fold {k} of 3" for k in (1, 2, 3)), "1 nulls, spin"]
+    evaluate(brain_of(), folds=3, seeds=1, null=1, methods=["boosting"], mine=False, say=lines.append)
+    assert lines == [*(f"boosting, seed 0, fold {k} of 3" for k in (1, 2, 3)), "1 nulls, spin"]

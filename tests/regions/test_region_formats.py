@@ -19,7 +19,9 @@ from region_files import (
     written,
 )
 
-from omniset.regions.formats import Connectivity, Expression, read_connectivity, read_coordinates, read_expression
+from omniset.regions.connectivity import Connectivity, read_connectivity
+from omniset.regions.coordinates import read_coordinates
+from omniset.regions.expression import Expression, read_expression
 from omniset.tables import hdf5
 
 pytestmark = TEXT_AS_OBJECTS

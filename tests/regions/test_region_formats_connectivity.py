@@ -33,7 +33,7 @@ from region_files import (
 )
 from scipy.io.matlab import MatlabOpaque
 
-from omniset.regions.formats import Connectivity, read_connectivity
+from omniset.regions.connectivity import Connectivity, read_connectivity
 
 pytestmark = TEXT_AS_OBJECTS
 
@@ -355,7 +355,7 @@ def test_what_is_wrong_with_a_connectivity(kind, tmp_path):
 
 
 def test_too_many_regions_of_edges(monkeypatch):
-    monkeypatch.setattr("omniset.regions.formats.connectivity.MOST", REGIONS - 1)
+    monkeypatch.setattr("omniset.regions.connectivity.MOST", REGIONS - 1)
     with pytest.raises(ValueError, match="^connectivity: edges are between 13 regions, at most 12 can be read"):
         read_connectivity(edges(NAMES))
 

@@ -22,7 +22,7 @@ from region_files import (
     written,
 )
 
-from omniset.regions.formats import read_expression
+from omniset.regions.expression import read_expression
 
 pytestmark = TEXT_AS_OBJECTS
 

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 from region_methods import brain_of, squared
 
+from omniset.regions.baselines import geometry_of
+from omniset.regions.data import mirrored
 from omniset.regions.importance import _tables, gene_importance, read_gmt
-from omniset.regions.nulltest import NullResult, Statistic, null_test
+from omniset.regions.nulls import NullResult, Statistic, null_test, surrogates, variogram, variogram_of
 from omniset.regions.set_attention import SetAttention
-from omniset.regions.splits import mirrored, random_folds
-from omniset.regions.surrogates import moran, surrogates, variogram, variogram_of
+from omniset.regions.splits import random_folds
 
 
 def smooth_maps(number=61, maps=3, seed=0):
@@ -16,26 +17,6 @@ def smooth_maps(number=61, maps=3, seed=0):
     places = rng.normal(size=(number, 3)) * [40.0, 50.0, 30.0]
     near = np.exp(-squared(places, places) / (2 * 30.0**2))
     return places, np.linalg.cholesky(near + 1e-6 * np.eye(number)) @ rng.normal(size=(number, maps))
-
-
-def moran_of(x, places):
-    d = np.maximum(np.sqrt(squared(places, places)), 5.0)
-    w = 1 / d
-    np.fill_diagonal(w, 0)
-    z = x - x.mean()
-    return len(z) * (z @ w @ z) / (w.sum() * (z @ z))
-
-
-def test_moran_surrogates_keep_what_they_must():
-    places, maps = smooth_maps()
-    made = list(moran(maps, places, 5, 0))
-    for new in made:
-        assert np.allclose(new.mean(0), maps.mean(0))
-        assert np.allclose(np.cov(new.T), np.cov(maps.T))
-        found = [moran_of(x, places) for x in new.T]
-        assert np.allclose(found, [moran_of(x, places) for x in maps.T])
-    assert abs(np.corrcoef(made[0][:, 0], maps[:, 0])[0, 1]) < 0.9
-    assert not np.allclose(made[0], made[1])
 
 
 def test_the_variogram_is_that_of_loops():
@@ -62,24 +43,23 @@ def test_variogram_surrogates_are_as_smooth():
 def test_kinds():
     regions = brain_of()
     maps = regions.expression.astype(float)
-    for kind in ("spin", "moran", "variogram"):
+    for kind in ("spin", "variogram"):
         one, again = (list(surrogates(kind, maps, regions.coordinates, regions.hemisphere, 2, 3)) for _ in range(2))
         assert len(one) == 2
         assert np.array_equal(one, again)
     spun = next(iter(surrogates("spin", maps, regions.coordinates, regions.hemisphere, 1, 3)))
     assert np.array_equal(np.sort(spun, 0), np.sort(maps, 0))
-    # Moran and variogram surrogates know hemispheres as mirror images.
+    # Variogram surrogates know hemispheres as mirror images.
     turned = regions.coordinates * [-1, 1, 1]
-    for kind in ("moran", "variogram"):
-        one, other = (next(iter(surrogates(kind, maps, c, None, 1, 3))) for c in (regions.coordinates, turned))
-        assert np.allclose(one, other)
-    with pytest.raises(ValueError, match="kind must be one of 'spin', 'moran', 'variogram', got 'none'"):
+    one, other = (next(iter(surrogates("variogram", maps, c, None, 1, 3))) for c in (regions.coordinates, turned))
+    assert np.allclose(one, other)
+    with pytest.raises(ValueError, match="kind must be one of 'spin', 'variogram', got 'none'"):
         list(surrogates("none", maps, regions.coordinates, None, 1, 0))
 
 
 def test_the_statistic_against_loops(monkeypatch):
-    monkeypatch.setattr("omniset.regions.nulltest.RATES", (0.3,))
-    monkeypatch.setattr("omniset.regions.nulltest.PENALTIES", (0.2,))
+    monkeypatch.setattr("omniset.regions.nulls.RATES", (0.3,))
+    monkeypatch.setattr("omniset.regions.nulls.PENALTIES", (0.2,))
     regions = brain_of(unknown=None)
     folds = random_folds(23, 3, 0)
     maps = regions.expression.astype(float)
@@ -88,8 +68,6 @@ def test_the_statistic_against_loops(monkeypatch):
     c = mirrored(regions.coordinates)
     sides = (regions.coordinates[:, :1] > 0) != (regions.coordinates[:, 0] > 0)
     near = np.exp(-squared(c, c) / (2 * 25.0**2) - 0.5 * sides)
-    from omniset.regions.geometry import geometry_of
-
     for what, kernel in (("genes", 1 + like), ("genes and places", 1 + (like + near) / 2)):
         found = []
         for rows in folds:
@@ -117,7 +95,7 @@ def test_genes_that_matter_beat_their_nulls_and_others_do_not():
     observed = statistic(regions.expression[:, :3].astype(float))["genes"]
     assert NullResult("genes", "spin", observed, np.array([statistic(n)["genes"] for n in nulls])).p == 1 / 200
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("omniset.regions.nulltest.maps_of", lambda regions: nulls[0])
+        patch.setattr("omniset.regions.nulls.maps_of", lambda regions: nulls[0])
         (genes, _) = null_test(regions, folds, "spin", nulls[1:])
     assert genes.p > 0.01
     about = genes.as_dict()
@@ -125,12 +103,13 @@ def test_genes_that_matter_beat_their_nulls_and_others_do_not():
     assert about["gain_low"] < about["gain"] < about["gain_high"]
 
 
-def test_the_planted_genes_are_important():
+def test_the_planted_genes_are_important(monkeypatch):
+    monkeypatch.setattr("omniset.regions.set_attention.STEPS", 20)
     regions = brain_of(67, genes=17, unknown=None, alike=3.0)
-    attention = SetAttention(steps=20)
+    attention = SetAttention()
     attention.held_out = "random"
     sets = {"planted": ["G0", "G1", "G2"], "none": ["G7", "G8", "G9", "absent"], "small": ["G0", "nowhere"]}
-    genes, of_sets = gene_importance(regions, attention, 199, "spin", 0, sets)
+    genes, of_sets = gene_importance(regions, attention, 199, 0, sets)
     assert set(genes["gene"].head(3)) == {"G0", "G1", "G2"}
     assert len(genes) == 17
     p = genes.set_index("gene")["p"]
@@ -156,11 +135,8 @@ def test_p_of_sets_keeps_how_genes_vary_together():
 
 
 def test_bad_arguments():
-    regions, attention = brain_of(), SetAttention(steps=1)
     with pytest.raises(ValueError, match="nulls must be >= 1, got 0"):
-        gene_importance(regions, attention, 0, "spin", 0, {})
-    with pytest.raises(ValueError, match="kind must be 'spin' or 'moran' for genes"):
-        gene_importance(regions, attention, 1, "variogram", 0, {})
+        gene_importance(brain_of(), SetAttention(), 0, 0, {})
 
 
 @pytest.mark.parametrize(

@@ -2,29 +2,34 @@
 
 import json
 import tracemalloc
+import typing
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from region_methods import brain_of, every_pair, pairs_once
 
-from omniset.regions import ConnectivityPredictor, baselines, ridge
-from omniset.regions.methods import Method
+from omniset.options import hints
+from omniset.regions import ConnectivityPredictor, baselines, set_attention
+from omniset.regions.evaluate import PLACES
+from omniset.regions.method import Method
+from omniset.regions.options import BASELINES, METHODS, PredictorOptions
 from omniset.regions.predictor import positions
 from omniset.regions.scores import pearson
 from omniset.tables.gene_vectors import GeneVectors
+from omniset.trials.comparison import OURS
 
+RESULTS = Path(__file__).parents[2] / "results" / "regions"
 REGIONS, GENES = 17, 13
 QUIET = {"progress": False, "device": "cpu"}
-MULTISET = {**QUIET, "components": 3, "num_heads": 4, "steps": 2}
-OF_SEED = {**QUIET, "dim": 8, "num_heads": 2, "depth": 1, "epochs": 1, "batch_size": 7}
+OF_SEED = {**QUIET, "dim": 8, "num_heads": 2, "depth": 1, "epochs": 1}
 KINDS = {
-    "blend": MULTISET,
-    "attention": {**MULTISET, "method": "attention"},
+    "blend": QUIET,
+    "attention": {**QUIET, "method": "attention"},
     "ridge": {**QUIET, "method": "ridge"},
     "boosting": {**QUIET, "method": "boosting"},
     "seed": {**OF_SEED, "architecture": "seed", "cls": "spatial"},
-    "concat": {**OF_SEED, "architecture": "concat", "pooling": "attention"},
 }
 
 
@@ -34,11 +39,12 @@ def complete(number=REGIONS, genes=GENES, **options):
 
 @pytest.fixture(scope="module", autouse=True)
 def _quick():
-    """Few trees and few kernels to choose from."""
+    """Few trees, kernels to choose from, and steps."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(baselines, "ITERATIONS", 5)
+        patch.setattr(set_attention, "STEPS", 5)
         for name in ("RATES", "WIDTHS", "WEIGHTS", "PENALTIES"):
-            patch.setattr(ridge, name, getattr(ridge, name)[:1])
+            patch.setattr(baselines, name, getattr(baselines, name)[:1])
         yield
 
 
@@ -156,9 +162,9 @@ def test_a_default_without_coordinates_is_weighed_saved_and_loaded(tmp_path):
     made = complete(placed=False)
     made.expression[2, 5] = np.nan
     made.connectivity[3, 8] = made.connectivity[8, 3] = np.nan
-    predictor = ConnectivityPredictor(**MULTISET).fit(made)
+    predictor = ConnectivityPredictor(**QUIET).fit(made)
     assert all(weight >= 0 for weight in predictor.weights_.values())
-    assert list(predictor.weights_) == ["attention", "ridge-genes", "boosting-genes"]
+    assert list(predictor.weights_) == ["attention", "ridge", "boosting"]
     predictor.save(tmp_path)
     again = ConnectivityPredictor.load(tmp_path)
     assert np.array_equal(again.predict(pairs_once(REGIONS)), predictor.predict(pairs_once(REGIONS)))
@@ -193,9 +199,8 @@ def test_known_regions_are_explained_and_genes_of_the_seed(models):
     assert len(found) == (GENES + 1) * GENES
     assert np.allclose(found.groupby("gene_i")["weight"].sum(), 1, atol=1e-6)
     assert "CLS" in set(found["gene_i"])
-    for name in ("ridge", "concat"):
-        with pytest.raises(ValueError, match="explain is for methods with attention"):
-            models[name].explain(first, second)
+    with pytest.raises(ValueError, match="explain is for methods with attention"):
+        models["ridge"].explain(first, second)
     with pytest.raises(ValueError, match="top must be >= 1, got 0"):
         models["blend"].explain(first, second, top=0)
     with pytest.raises(ValueError, match="region 'nowhere' is not there"):
@@ -213,43 +218,13 @@ def test_importance_of_a_model(models, tmp_path):
         models["ridge"].importance()
 
 
-def test_more_regions_to_practise_on():
-    made, other = complete(), complete(11, seed=4)
-    order = np.random.default_rng(0).permutation(GENES)
-    other = other.with_(genes=[other.genes[g] for g in order], expression=other.expression[:, order])
-    alone = ConnectivityPredictor(**KINDS["attention"]).fit(made)
-    both = ConnectivityPredictor(**KINDS["attention"]).fit(made, also=[other])
-    assert not np.array_equal(alone.predict_matrix(), both.predict_matrix(), equal_nan=True)
-    rows = np.random.default_rng(1).permutation(len(other))
-    again = ConnectivityPredictor(**KINDS["attention"]).fit(made, also=[other.take(rows)])
-    assert np.array_equal(again.predict_matrix(), both.predict_matrix(), equal_nan=True)
-    assert "the network has practised on 1 more connectome(s), of 11 regions" in both.notes_
-
-
-@pytest.mark.parametrize(
-    ("kind", "change", "message"),
-    [
-        ("ridge", {}, "^also is for methods that attend to known regions: the default, not 'ridge'"),
-        ("attention", {"connectivity": None}, r"^also\[0\] must be 6 regions with connectivity .* got 11 without"),
-        ("attention", {"coordinates": None}, r"^also\[0\] must have coordinates of every region"),
-        ("attention", {"genes": [f"X{g}" for g in range(GENES)]}, "^none of the model's genes"),
-        ("attention", {"expression": 1000}, r"^also\[0\]: .*scale"),
-    ],
-)
-def test_regions_that_cannot_be_practised_on(kind, change, message):
-    other = complete(11, seed=4)
-    if "expression" in change:
-        change = {"expression": other.expression * change["expression"]}
-    with pytest.raises(ValueError, match=message):
-        ConnectivityPredictor(**KINDS[kind]).fit(complete(), also=[other.with_(**change)])
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"architecture": "none"}, "architecture must be one of multiset, seed, concat, got 'none'"),
-        ({"method": "none"}, "method must be one of blend, .*ridge, .* got 'none'"),
-        ({"architecture": "seed", "method": "ridge"}, "method must be one of attention with architecture='seed', got"),
+        ({"architecture": "none"}, "architecture must be one of multiset, seed, got 'none'"),
+        ({"method": "none"}, "method must be one of blend, attention, ridge, boosting, geometry, got 'none'"),
+        ({"architecture": "seed", "method": "ridge"}, 'method and genes are for architecture="multiset"'),
+        ({"architecture": "seed", "genes": False}, 'method and genes are for architecture="multiset"'),
         ({"dim": 0}, "dim must be >= 1, got 0"),
         ({"architecture": "seed", "num_heads": 5}, "dim must be divisible by num_heads, got dim=128 and num_heads=5"),
         ({"device": "none"}, "device"),
@@ -302,11 +277,30 @@ def test_gene_vectors(tmp_path):
     predictor.save(tmp_path)
     again = ConnectivityPredictor.load(tmp_path)
     assert np.array_equal(again.predict(pairs_once(REGIONS), made), predictor.predict(pairs_once(REGIONS)))
-    with pytest.raises(ValueError, match="gene_vectors are for architecture='seed' and 'concat'"):
-        ConnectivityPredictor(**MULTISET).fit(made, gene_vectors=vectors)
+    with pytest.raises(ValueError, match="gene_vectors are for architecture='seed'"):
+        ConnectivityPredictor(**QUIET).fit(made, gene_vectors=vectors)
     few = GeneVectors(["G1", "G2"], np.ones((2, 3), np.float32))
     with pytest.raises(ValueError, match="gene_vectors: 2 of 13 genes, such as 'G0', have a vector, at least 10"):
         ConnectivityPredictor(**options).fit(made, gene_vectors=few)
+
+
+# ---------------------------------------------------------------------- why each method is there
+
+
+def test_every_method_has_its_reason_in_the_results():
+    assert set(METHODS) == set(typing.get_args(hints(PredictorOptions)["method"]))
+    assert set(BASELINES) == set(baselines.METHODS) == set(METHODS) - {"blend", "attention"}
+    tables = {path.stem: json.loads(path.read_text())["table"] for path in RESULTS.glob("schaefer_*.json")}
+    assert len(tables) == 6
+    for name, table in tables.items():
+        r = {method: row["pearson"] for method, row in table.items()}
+        assert set(BASELINES) <= set(r) <= {OURS, PLACES, "attention alone", *BASELINES}
+        assert max(r, key=r.get) == OURS
+        assert max(BASELINES, key=r.get) == ("boosting" if "structural" in name else "ridge")
+        assert min(r, key=r.get) == "geometry"
+    table = tables["schaefer_100_bilateral"]
+    assert abs(table["attention alone"]["pearson"] - table[OURS]["pearson"]) < 0.005
+    assert table["attention alone"]["seconds"] < table[OURS]["seconds"] / 10
 
 
 # ---------------------------------------------------------------------- memory

@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from region_methods import write
 
 from omniset.cli import main
 from omniset.regions import ConnectivityPredictor, read_regions
-from omniset.regions.scales import check_scale, rescaled
-from omniset.regions.simulate import simulate, write
+from omniset.regions.data import simulate
+from omniset.regions.scaling import check_scale, rescaled
 from omniset.regions.splits import split
 
 QUIET = {"progress": False, "device": "cpu"}
@@ -154,7 +155,7 @@ def test_no_alarm_for_regions_of_the_same_data(model, made):
 
 
 def test_a_method_without_genes_asks_for_no_scale(made):
-    distance = ConnectivityPredictor(method="distance", **QUIET).fit(made)
+    distance = ConnectivityPredictor(method="geometry", **QUIET).fit(made)
     found = distance.predict_matrix(fresh(made, change=lambda x: 10 * x))
     pd.testing.assert_frame_equal(found, distance.predict_matrix())
 

@@ -2,13 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from omniset.cli.options import Saving, given, needed, takes
 from omniset.cli.options import split as words
 from omniset.options import Computing
 from omniset.regions.options import PredictorOptions, Reading
+
+FIT_NULLS = 200  # spins of each gene in the report of fit
+
+
+class Files(NamedTuple):
+    """What regions are read from."""
+
+    expression: Path | None
+    connectivity: Path | None = None
+    coordinates: Path | None = None
+    aliases: Path | None = None
+
+    @property
+    def title(self) -> str:
+        return " from ".join(path.name for path in (self.connectivity, self.expression) if path is not None)
+
+    def regions(self, **options: Any) -> Any:
+        """`Regions`, joined; what is in them is said."""
+        from omniset.regions import read_regions
+        from omniset.report.blocks import many
+        from omniset.runs.console import say
+        from omniset.tables.genes import read_aliases
+
+        if self.aliases is not None:
+            options["aliases"] = read_aliases(self.aliases)
+        regions = read_regions(self.expression, self.connectivity, self.coordinates, **options)
+        known = "" if regions.connectivity is None else f", {many(len(regions.pairs()), 'pair')} of known connectivity"
+        say(f"{many(len(regions), 'region')}, {many(len(regions.genes), 'gene')}{known}")
+        for note in regions.notes:
+            say(f"  {note}")
+        return regions
+
+    def others(self) -> Any:
+        """Other `Regions` than those of a model, where files are given, else None."""
+        if self.expression is not None:
+            return self.regions()
+        if self.coordinates is not None:
+            raise ValueError("coordinates come with expression: without, the regions of the model are meant")
+        return None
 
 
 @takes(Reading)
@@ -20,7 +60,6 @@ def fit(
     coordinates: Path | None = None,
     out: Path = Path("model"),
     gene_vectors: Path | None = None,
-    also: str | None = None,
     resume: bool = False,
     aliases: Path | None = None,
     **options: Any,
@@ -38,22 +77,53 @@ def fit(
             fetch: schaefer_100 to schaefer_1000, aal, aal_3, destrieux, harvard_oxford, harvard_oxford_sub or juelich.
             null: not known.
         out: Folder for the model and its report.
-        gene_vectors: For "seed" and "concat": vectors of genes, such as gene2vec's. null: learned.
-        also: More connectomes for the network to practise on, with commas between. A file is connectivity of the same
-            regions, as of another subject; three files with + between (expression+connectivity+coordinates) are
-            another atlas, with genes of the same names on the same scale. null: none.
+        gene_vectors: For "seed": vectors of genes, such as gene2vec's. null: learned.
         resume: Go on with an interrupted run of a single network in the same folder.
         aliases: Table of two columns, alias and name, for genes that are spelled otherwise than in the model.
     """
-    from omniset.regions import runs
-    from omniset.runs import processes
-
     needed(expression=expression, connectivity=connectivity)
-    files = {"expression": expression, "connectivity": connectivity, "coordinates": coordinates}
+    from omniset.regions import ConnectivityPredictor, report
+    from omniset.regions.blend import Blend
+    from omniset.runs import processes
+    from omniset.runs.console import telling
+    from omniset.runs.verbs import working_folder
+
+    files = Files(expression, connectivity, coordinates, aliases)
+    predictor = ConnectivityPredictor(**given(PredictorOptions, options))
+    predictor.check_arguments()
+    rules: dict[str, Any] = {"makes": ["ConnectivityPredictor"], "reads": [*files, gene_vectors], "resume": resume}
     with processes.one_voice(1, 1):
         processes.require_alone("models of brain regions are solved for, or take few and small steps")
-        read, model = given(Reading, options), given(PredictorOptions, options)
-        runs.fit(files, read, aliases, model, gene_vectors, out, resume, words(also) or ())
+        with working_folder(out, "regions", "fit", seed=predictor.seed, **rules) as folder:
+            predictor.check_resumed(folder.path, resume)
+            regions = files.regions(**given(Reading, options))
+            talk = telling(predictor.progress)
+            how: dict[str, Any] = {"gene_vectors": gene_vectors, "folder": folder.path, "resume": resume}
+            predictor.fit_rows(regions, range(len(regions)), say=talk, **how)
+            folder.save(predictor, {"provenance": folder.provenance})
+            lines = []
+            if isinstance(blend := predictor.method_, Blend):
+                lines.append("  weights: " + ", ".join(f"{name} {w:.2f}" for name, w in blend.weights.items()))
+                if "blend" in blend.scores:
+                    r = blend.scores["blend"]
+                    lines.append(f"  Pearson's r on regions held back within the training: {r:.3f}")
+            genes = _importance(predictor, talk, FIT_NULLS, None)
+            talk("writing the report")
+            made = report.of_fit(folder.about(f"Model of {files.title}", predictor.notes_), predictor, genes)
+            folder.write(made, histories=predictor.history_, files=["the model"], lines=lines)
+
+
+def _importance(predictor: Any, talk: Callable[[str], None], nulls: int, gene_sets: Path | None) -> Any:
+    """See `ConnectivityPredictor.importance`. None: the method has none."""
+    from omniset.regions.blend import attention_of
+
+    attention = attention_of(predictor.method_)
+    if attention is None or not attention.needs_genes:
+        if gene_sets is not None:
+            raise ValueError("gene_sets are for methods that attend to known regions with genes: the default")
+        return None
+    talk("importance of genes")
+    return predictor.importance(nulls=nulls, gene_sets=gene_sets)
 
 
 @takes(Computing, "device", "progress")
@@ -83,10 +153,42 @@ def predict(
             there, by rank. null: such expression is refused.
         aliases: Table of two columns, alias and name, for genes that are spelled otherwise than in the model.
     """
-    from omniset.regions import runs
+    import numpy as np
 
-    files = {"expression": expression, "connectivity": None, "coordinates": coordinates}
-    runs.predict(files, aliases, given(Computing, options), model, pairs, out, rescale)
+    from omniset.regions import ConnectivityPredictor
+    from omniset.regions.reading import read_pairs
+    from omniset.report.blocks import many
+    from omniset.runs.console import noted, say, say_notes
+    from omniset.runs.files import replacing
+    from omniset.runs.folders import new_file
+    from omniset.tables.files import TableWriter, kind_of
+
+    array = out.suffix == ".npy"
+    if array and pairs is not None:
+        raise ValueError(f"out must be a table for pairs, ending in .csv, .tsv or .parquet; got {out}")
+    if not array:
+        kind_of(out)
+    files = Files(expression, coordinates=coordinates, aliases=aliases)
+    new_file(out, pairs, *files)
+    predictor = ConnectivityPredictor.load(model).set_params(**given(Computing, options))
+    with noted() as warnings:
+        regions = files.others()
+        if pairs is None:
+            matrix = predictor.predict_matrix(regions, rescale=rescale)
+            table = matrix.reset_index(names="region")
+            what = f"{len(matrix):,} x {len(matrix):,} regions"
+        else:
+            listed = read_pairs(pairs, (regions or predictor.regions_).names)
+            table = listed.assign(connectivity=predictor.predict(listed, regions, rescale=rescale))
+            what = many(len(listed), "pair")
+        if array:
+            with replacing(out) as temporary, open(temporary, "wb") as file:
+                np.save(file, matrix.to_numpy())
+        else:
+            with TableWriter(out) as writer:
+                writer.write(table)
+        say(f"Written to {out}: {what}")
+        say_notes(warnings())
 
 
 @takes(Reading)
@@ -126,22 +228,60 @@ def evaluate(
         seeds: How often the regions are divided anew.
         null: Nulls of each kind: maps of genes that mean nothing. A kernel ridge that is quickly fitted, of genes and
             of genes and places, says what they reach; 1,000 take minutes.
-        null_kinds: Separated by commas: "spin", a rotation of the cortex; "moran" or "variogram", surrogates that are
-            as smooth as the genes, alike in both hemispheres.
+        null_kinds: Separated by commas: "spin", a rotation of the cortex; "variogram", surrogates that are as smooth as
+            the genes, alike in both hemispheres.
         spins: Spins made elsewhere, as by neuromaps: .npy or a table of positions from 0. null: none.
-        methods: To compare with, separated by commas. null: all of them.
-        gene_vectors: For "seed" and "concat": vectors of genes, such as gene2vec's. null: learned.
+        methods: To compare with, separated by commas: ridge, boosting, geometry. null: all of them.
+        gene_vectors: For "seed": vectors of genes, such as gene2vec's. null: learned.
         resume: Keep what is done in the same folder.
         aliases: Table of two columns, alias and name, for genes that are spelled otherwise than in the model.
     """
-    from omniset.regions import runs
-
     needed(expression=expression, connectivity=connectivity)
-    files = {"expression": expression, "connectivity": connectivity, "coordinates": coordinates}
-    chosen = words(methods)
-    read, model = given(Reading, options), given(PredictorOptions, options)
-    more = {"seeds": seeds, "null": null, "null_kinds": words(null_kinds)}
-    runs.evaluate(files, read, aliases, model, gene_vectors, split, folds, chosen, out, resume, spins, **more)
+    from omniset.regions import ConnectivityPredictor, report
+    from omniset.regions import evaluate as evaluation
+    from omniset.regions.nulls import read_spins
+    from omniset.regions.splits import split as divided
+    from omniset.report import multiqc
+    from omniset.runs.console import telling
+    from omniset.runs.verbs import working_folder
+    from omniset.tables.gene_vectors import read_gene_vectors
+
+    files = Files(expression, connectivity, coordinates, aliases)
+    model = given(PredictorOptions, options)
+    predictor = ConnectivityPredictor(**model)
+    predictor.check_arguments()  # before a folder of rows is made
+    if gene_vectors is not None and predictor.architecture != "seed":
+        raise ValueError("gene_vectors are for architecture='seed'")
+    vectors = None if gene_vectors is None else read_gene_vectors(gene_vectors)
+    about: dict[str, Any] = {"reads": [*files, gene_vectors, spins], "resume": resume}
+    with working_folder(out, "regions", "evaluation", seed=predictor.seed, **about) as folder:
+        regions = files.regions(**given(Reading, options))
+        divided(split, regions, folds, predictor.seed)
+        talk = telling(predictor.progress)
+        found = evaluation.evaluate(
+            regions,
+            split_by=split,
+            folds=folds,
+            seeds=seeds,
+            null=null,
+            null_kinds=words(null_kinds) or (),
+            spun=None if spins is None else read_spins(spins, len(regions)),
+            methods=words(methods),
+            gene_vectors=vectors,
+            folder=folder.path,
+            resume=resume,
+            say=talk,
+            **{**model, "progress": False},
+        )
+        talk("writing the report")
+        found.comparison.write_rows(folder.path / "scores.csv.gz")
+        folder.write(
+            report.of_evaluation(folder.about(f"Evaluation on {files.title}", found.notes), found),
+            metrics={**found.comparison.numbers(), **found.numbers()},
+            scores=multiqc.of_ours(found.comparison),
+            files=["scores.csv.gz", "rows/"],
+            lines=found.lines(),
+        )
 
 
 @takes(Computing, "device", "progress")
@@ -155,7 +295,6 @@ def explain_pair(
     out: Path = Path("explanation"),
     top: int = 100,
     nulls: int = 1000,
-    kind: Literal["spin", "moran"] = "spin",
     gene_sets: Path | None = None,
     rescale: Literal["genes", "ranks"] | None = None,
     aliases: Path | None = None,
@@ -174,19 +313,34 @@ def explain_pair(
         out: Folder for pairs.tsv (what is read from; of "seed" attention of genes to genes), genes.tsv (importance of
             every gene with p and q, which is also the background of enrichment tools), sets.tsv and a report.
         top: Rows of attention.
-        nulls: Surrogate maps of each gene, which p values are from.
-        kind: Of surrogates: "spin" or "moran".
+        nulls: Spun maps of each gene, which p values are from.
         gene_sets: GMT file of sets of genes whose importance is wanted. null: none.
         rescale: For expression on another scale than at fit: "genes" takes each gene to its mean and deviation at fit,
             "ranks" to its distribution there. null: such expression is refused.
         aliases: Table of two columns, alias and name, for genes that are spelled otherwise than in the model.
     """
-    from omniset.regions import runs
+    from omniset.regions import ConnectivityPredictor, report
+    from omniset.runs.console import telling
+    from omniset.runs.verbs import working_folder
+    from omniset.tables.files import TableWriter
 
-    files = {"expression": expression, "connectivity": None, "coordinates": coordinates}
-    runs.explain(
-        files, aliases, given(Computing, options), model, first, second, out, top, nulls, kind, gene_sets, rescale
-    )
+    files = Files(expression, coordinates=coordinates, aliases=aliases)
+    with working_folder(out, "regions", "explanation", reads=[*files, model, gene_sets]) as folder:
+        predictor = ConnectivityPredictor.load(model).set_params(**given(Computing, options))
+        regions = files.others()
+        looked = predictor.explain(first, second, regions, top=top, rescale=rescale)
+        importance = _importance(predictor, telling(predictor.progress), nulls, gene_sets)
+        tables = {"pairs": looked, **dict(zip(("genes", "sets"), importance or (), strict=False))}
+        tables = {name: table for name, table in tables.items() if len(table)}
+        for name, table in tables.items():
+            with TableWriter(folder.path / f"{name}.tsv") as writer:
+                writer.write(table)
+        one, other = looked.columns[:2]
+        lines = [f"{first} and {second}\n  {one:24}{other:24}{'weight':>12}"]
+        lines += [f"  {a:24}{b:24}{weight:>12.3g}" for a, b, weight in looked.head(10).itertuples(index=False)]
+        about = folder.about(f"{first} and {second}", (regions or predictor.regions_).notes)
+        made = report.of_explanation(about, looked, importance, first, second)
+        folder.write(made, files=[f"{name}.tsv" for name in tables], lines=lines)
 
 
 @takes(Saving)
@@ -201,7 +355,23 @@ def simulate(out: Path = Path("brain"), regions: int = 80, genes: int = 120, see
         genes: Number of genes.
         seed: The same seed gives the same brain.
     """
-    from omniset.regions import simulate as simulated
-    from omniset.runs.console import say
+    import pandas as pd
 
-    say(f"Written to {out}: {', '.join(simulated.write(simulated.simulate(regions, genes, seed), out))}")
+    from omniset.regions.data import simulate as made_up
+    from omniset.runs.console import say
+    from omniset.runs.verbs import working_folder
+    from omniset.tables.files import TableWriter
+
+    made = made_up(regions, genes, seed)
+    index = pd.Index(made.names, name="region")
+    about = pd.DataFrame(made.coordinates, index, ["x", "y", "z"]).round(2)
+    tables = {
+        "expression": pd.DataFrame(made.expression, index, made.genes).round(6),
+        "connectivity": pd.DataFrame(made.connectivity, index, made.names).round(6),
+        "regions": about.assign(hemisphere=made.hemisphere, network=made.network),
+    }
+    with working_folder(out, "regions", "simulation") as folder:
+        for name, table in tables.items():
+            with TableWriter(folder.path / f"{name}.csv") as writer:
+                writer.write(table.reset_index())
+    say(f"Written to {out}: {', '.join(f'{name}.csv' for name in tables)}")

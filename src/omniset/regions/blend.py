@@ -9,11 +9,9 @@ import numpy as np
 from jaxtyping import Float
 from scipy.optimize import nnls
 
-from omniset.regions.baselines import METHODS
-from omniset.regions.data import Pairs, PairValues, Regions
-from omniset.regions.methods import Method
-from omniset.regions.ridge import KernelRidge
-from omniset.regions.scaling import known_pairs
+from omniset.regions.baselines import Boosting, KernelRidge
+from omniset.regions.data import Pairs, PairValues, Regions, known_pairs
+from omniset.regions.method import Method
 from omniset.regions.scores import pearson
 from omniset.regions.set_attention import SetAttention
 from omniset.regions.splits import FEWEST, held_back
@@ -22,140 +20,16 @@ FOLDS = 4
 PULL = 1.0  # of the weights towards equal ones
 OTHER = 7919  # added to the seed where the ridge chooses: by other folds than those that weigh it
 STEEPEST = 3.0  # that predictions are stretched by
+POSITION = "attention-position"  # attention to known regions by their places alone
 
-Maker = Callable[..., Method]
-# Where places are known, where they are not, and of places alone.
-GENES_AND_PLACES = ("attention", "attention-position", "ridge", "boosting")
-GENES_ALONE = ("attention", "ridge-genes", "boosting-genes")
-PLACES_ALONE = ("attention-position", "ridge-position", "boosting-position")
+Columns = Sequence[Float[np.ndarray, "_ parts"]]  # predictions of the pairs of each fold
+Values = Sequence[Float[np.ndarray, " _"]]  # their connectivity
 
 
-class Blend(Method):
-    """b + s sum over parts p of w_p p(i, j), with weights w >= 0 and a slope s on which regions held back decide.
-
-    The parts are attention to the set of known regions, with and without genes, kernel ridge and boosted trees. Four
-    folds of the training regions, divided as `held_out` says, are predicted by parts that had not seen them (the
-    kernel and the penalty of the ridge were chosen before, by other folds). The weights are `stacked`, and pulled
-    towards equal ones, which few regions rarely better. s makes the slope of connectivity over prediction 1 on the
-    pairs held back, so that predictions are neither squeezed nor stretched; b makes the mean right. Parts of weight 0
-    are left out.
-
-    Args:
-        attention: Makes the network, as `SetAttention` does.
-        genes: Look at expression.
-        networks: With the network.
-        say: Told what is being fitted.
-
-    Attributes:
-        weights: By name.
-        scores: Pearson's r over the folds of each part, and of "blend", whose weights were fitted to these very pairs;
-            without those that are not defined, as of a constant.
-        slope: s.
-        fitted: The parts.
-    """
-
-    name = "blend"
-    weights: dict[str, float]
-    scores: dict[str, float]
-    slope: float
-    level: float
-    fitted: dict[str, Method]
-
-    def __init__(
-        self,
-        attention: Callable[..., SetAttention] = SetAttention,
-        genes: bool = True,
-        networks: bool = True,
-        say: Callable[[str], None] = lambda line: None,
-    ) -> None:
-        self.attention, self.networks_too, self.say = attention, networks, say
-        self.needs_genes, self.needs_coordinates = genes, not genes
-
-    def _fit(self, train: Regions, seed: int) -> None:
-        rows = np.arange(len(train))
-        whole: dict[str, Method] = {}
-        for name in self._names(train):
-            self.say(f"fitting {name}")
-            whole[name] = self._part(name)
-            whole[name].fit(train, rows, seed + OTHER if name.startswith("ridge") else seed)
-        self.weights = self._weigh(train, whole, seed)
-        self.fitted = {name: part for name, part in whole.items() if self.weights[name]}
-        values = known_pairs(train)[1]
-        self.level = (1 - self.slope * sum(self.weights.values())) * float(values.mean())
-
-    def _names(self, train: Regions) -> list[str]:
-        """The parts, as they can be fitted here."""
-        names = GENES_AND_PLACES if self.needs_genes else PLACES_ALONE
-        names = names if train.placed else GENES_ALONE
-        return [name for name in names if self.networks_too or not name.startswith("attention")]
-
-    def _part(self, name: str, chosen: Method | None = None, hidden: Sequence[str] = ()) -> Method:
-        """A part, not fitted; with the choices of one that is, and without regions of hidden names to practise on."""
-        if name.startswith("attention"):
-            network = self.attention(name=name, genes_too=name != "attention-position")
-            network.also = [one.without(set(hidden)) for one in network.also]
-            part: Method = network
-        elif isinstance(chosen, KernelRidge):
-            part = KernelRidge(name, chosen.needs_genes, chosen.needs_coordinates, chosen=chosen)
-        else:
-            part = METHODS[name]()
-        part.held_out = self.held_out
-        return part
-
-    def _weigh(self, train: Regions, whole: Mapping[str, Method], seed: int) -> dict[str, float]:
-        """By name, from pairs of regions that were left out; and the slope."""
-        columns, values = [], []
-        folds = held_back(train, FOLDS, seed, self.held_out)
-        for at, (learn, left) in enumerate(folds, 1):
-            self.say(f"validation {at} of {len(folds)}")
-            if not len(left.pairs()) or len(learn.pairs()) < FEWEST:
-                continue
-            pairs, known = known_pairs(left)
-            rows = np.arange(len(learn))
-            parts = [self._part(name, part, left.names).fit(learn, rows, seed) for name, part in whole.items()]
-            columns.append(np.stack([part.predict(left, pairs) for part in parts], 1))
-            values.append(known)
-        weights = stacked(columns, values, np.full(len(whole), 1 / len(whole)))
-        blended = [x @ weights for x in columns]
-        self.slope = slope_of(blended, values)
-        tried = {name: [x[:, at] for x in columns] for at, name in enumerate(whole)} | {"blend": blended}
-        scores = {name: [pearson(y, of) for of, y in zip(tries, values, strict=True)] for name, tries in tried.items()}
-        self.scores = {name: float(np.mean(r)) for name, r in scores.items() if len(r) and np.isfinite(r).all()}
-        return {name: float(w) for name, w in zip(whole, weights, strict=True)}
-
-    def state(self) -> dict[str, Any]:
-        about = {name: getattr(self, name) for name in ("weights", "scores", "slope", "level")}
-        return {**about, "parts": {name: part.state() for name, part in self.fitted.items()}}
-
-    def restore(self, state: dict[str, Any], train: Regions) -> Blend:
-        self.genes, self.directed = list(train.genes), train.directed
-        self.weights, self.scores = dict(state["weights"]), dict(state["scores"])
-        self.slope, self.level = state["slope"], state["level"]
-        self.fitted = {name: self._part(name) for name in state["parts"]}
-        for name, part in self.fitted.items():
-            part.restore(state["parts"][name], train)
-        return self
-
-    def _predict(self, regions: Regions, pairs: Pairs) -> PairValues:
-        predicted = np.full(len(pairs), self.level)
-        for name, part in self.fitted.items():
-            predicted += self.slope * self.weights[name] * part.predict(regions, pairs)
-        return predicted
+# ---------------------------------------------------------------------- from predictions of regions held back
 
 
-def attention_of(method: Method) -> SetAttention | None:
-    """The network of a method that reads from known regions: with genes, where there are two."""
-    if isinstance(method, Blend):
-        parts = [method.fitted[name] for name in ("attention", "attention-position") if name in method.fitted]
-        method = parts[0] if parts else method
-    return method if isinstance(method, SetAttention) else None
-
-
-def stacked(
-    columns: Sequence[Float[np.ndarray, "_ parts"]],
-    values: Sequence[Float[np.ndarray, " _"]],
-    usual: Float[np.ndarray, " parts"],
-) -> Float[np.ndarray, " parts"]:
+def stacked(columns: Columns, values: Values, usual: Float[np.ndarray, " parts"]) -> Float[np.ndarray, " parts"]:
     """Weights w >= 0 of parts, from their predictions x of pairs in several folds, whose connectivity is y.
 
     With x and y centred within each fold and both divided by the standard deviation of y there,
@@ -186,7 +60,7 @@ def stacked(
     return weights
 
 
-def slope_of(predicted: Sequence[Float[np.ndarray, " _"]], values: Sequence[Float[np.ndarray, " _"]]) -> float:
+def slope_of(predicted: Values, values: Values) -> float:
     """The slope of connectivity over prediction within folds, by least squares: 1, predictions are not squeezed.
 
         sum_f sum (x - mean_f x) (y - mean_f y) / sum_f sum (x - mean_f x)^2
@@ -198,3 +72,121 @@ def slope_of(predicted: Sequence[Float[np.ndarray, " _"]], values: Sequence[Floa
     if not spread > 0:
         return 1.0
     return float(np.clip(sum(float(x @ y) for x, y in centred) / spread, 0.0, STEEPEST))
+
+
+def scores_of(names: Sequence[str], columns: Columns, values: Values) -> dict[str, float]:
+    """Pearson's r of each column, the mean over folds; without those that are not defined, as of a constant."""
+    folds = [[pearson(y, x[:, at]) for at in range(len(names))] for x, y in zip(columns, values, strict=True)]
+    means = np.mean(folds, 0).tolist() if folds else []
+    return {name: r for name, r in zip(names, means, strict=False) if np.isfinite(r)}
+
+
+# ---------------------------------------------------------------------- the method
+
+
+class Blend(Method):
+    """b + s sum over parts p of w_p p(i, j), with weights w >= 0 and a slope s on which regions held back decide.
+
+    The parts are attention to the set of known regions, with genes and with places alone, kernel ridge and boosted
+    trees. Four folds of the training regions, divided as `held_out` says, are predicted by parts that had not seen them
+    (the kernel and the penalty of the ridge were chosen before, by other folds). The weights are `stacked`, and pulled
+    towards equal ones, which few regions rarely better. s makes the slope of connectivity over prediction 1 on the
+    pairs held back, so that predictions are neither squeezed nor stretched; b makes the mean right. Parts of weight 0
+    are left out.
+
+    Args:
+        genes: Look at expression.
+        device: Where the network learns.
+        say: Told what is being fitted.
+
+    Attributes:
+        weights: By name.
+        scores: Pearson's r over the folds of each part, and of "blend", whose weights were fitted to these very pairs.
+        slope, level: s and b.
+        fitted: The parts.
+    """
+
+    name = "blend"
+    weights: dict[str, float]
+    scores: dict[str, float]
+    slope: float
+    level: float
+    fitted: dict[str, Method]
+
+    def __init__(
+        self,
+        genes: bool = True,
+        device: str = "cpu",
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        super().__init__(genes)
+        self.device, self.say = device, say
+
+    def _fit(self, train: Regions, seed: int) -> None:
+        both = self.needs_genes and train.coordinates is not None
+        rows = np.arange(len(train))
+        whole: dict[str, Method] = {}
+        for name in ("attention", *((POSITION,) if both else ()), "ridge", "boosting"):
+            self.say(f"fitting {name}")
+            whole[name] = self._part(name).fit(train, rows, seed + OTHER if name == "ridge" else seed)
+        columns, values = self._held_back(train, whole, seed)
+        weights = stacked(columns, values, np.full(len(whole), 1 / len(whole)))
+        blended = [x @ weights for x in columns]
+        self.slope = slope_of(blended, values)
+        tried = [np.column_stack([x, y]) for x, y in zip(columns, blended, strict=True)]
+        self.scores = scores_of([*whole, "blend"], tried, values)
+        self.weights = {name: float(w) for name, w in zip(whole, weights, strict=True)}
+        self.fitted = {name: part for name, part in whole.items() if self.weights[name]}
+        self.level = (1 - self.slope * sum(self.weights.values())) * float(known_pairs(train)[1].mean())
+
+    def _part(self, name: str, chosen: Method | None = None) -> Method:
+        """A part, not fitted; with the choices of one that is."""
+        part: Method
+        if name == "ridge":
+            part = KernelRidge(self.needs_genes, chosen if isinstance(chosen, KernelRidge) else None)
+        elif name == "boosting":
+            part = Boosting(self.needs_genes)
+        else:
+            part = SetAttention(self.needs_genes and name != POSITION, self.device)
+        part.held_out = self.held_out
+        return part
+
+    def _held_back(self, train: Regions, whole: Mapping[str, Method], seed: int) -> tuple[Columns, Values]:
+        """What each part predicts of regions that it has not seen, fold by fold, and what is true."""
+        columns, values = [], []
+        folds = held_back(train, FOLDS, seed, self.held_out)
+        for at, (learn, left) in enumerate(folds, 1):
+            self.say(f"validation {at} of {len(folds)}")
+            if not len(left.pairs()) or len(learn.pairs()) < FEWEST:
+                continue
+            pairs, known = known_pairs(left)
+            rows = np.arange(len(learn))
+            parts = [self._part(name, part).fit(learn, rows, seed) for name, part in whole.items()]
+            columns.append(np.stack([part.predict(left, pairs) for part in parts], 1))
+            values.append(known)
+        return columns, values
+
+    def state(self) -> dict[str, Any]:
+        about = {name: getattr(self, name) for name in ("weights", "scores", "slope", "level")}
+        return {**about, "parts": {name: part.state() for name, part in self.fitted.items()}}
+
+    def restore(self, state: dict[str, Any], train: Regions) -> Blend:
+        self._prepare(train)
+        self.weights, self.scores = dict(state["weights"]), dict(state["scores"])
+        self.slope, self.level = state["slope"], state["level"]
+        self.fitted = {name: self._part(name).restore(part, train) for name, part in state["parts"].items()}
+        return self
+
+    def _predict(self, regions: Regions, pairs: Pairs) -> PairValues:
+        predicted = np.full(len(pairs), self.level)
+        for name, part in self.fitted.items():
+            predicted += self.slope * self.weights[name] * part.predict(regions, pairs)
+        return predicted
+
+
+def attention_of(method: Method) -> SetAttention | None:
+    """The network of a method that reads from known regions: with genes, where there are two."""
+    if isinstance(method, Blend):
+        parts = [method.fitted[name] for name in ("attention", POSITION) if name in method.fitted]
+        method = parts[0] if parts else method
+    return method if isinstance(method, SetAttention) else None

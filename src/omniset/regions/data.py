@@ -1,20 +1,31 @@
 """Brain regions: expression of genes, places, and connectivity of pairs, joined by the regions' names.
 
-Pairs are positions (i, j) into the regions; nothing is ever copied per pair.
+Pairs are positions (i, j) into the regions; nothing is ever copied per pair. `simulate` makes up a brain to try things
+on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
+from scipy.spatial.distance import cdist
 
 LEFT, RIGHT = "L", "R"
 Pairs = Int[np.ndarray, "pairs 2"]
 PairValues = Float[np.ndarray, " pairs"]
+Places = Float[np.ndarray, "regions 3"]
+Square = Float[np.ndarray, "n n"]
+
+# Of the brain that is made up.
+NETWORKS = ("Visual", "Motor", "Attention", "Limbic", "Default")
+RADII = (65.0, 85.0, 60.0)  # mm: left to right, back to front, down to up
+SMOOTH = 30.0  # mm, over which expression changes
+FIELDS = 8  # of which every gene's map is a mixture
+NOISE = 0.3
 
 
 @dataclass
@@ -37,7 +48,7 @@ class Regions:
     names: list[str]
     genes: list[str]
     expression: Float[np.ndarray, "regions genes"]
-    coordinates: Float[np.ndarray, "regions 3"] | None = None
+    coordinates: Places | None = None
     hemisphere: list[str] | None = None
     network: list[str] | None = None
     connectivity: Float[np.ndarray, "regions regions"] | None = None
@@ -61,10 +72,6 @@ class Regions:
             values = getattr(self, name)
             taken[name] = None if values is None else [values[i] for i in rows]
         return replace(self, **taken)
-
-    def without(self, names: Collection[str]) -> Regions:
-        """All regions but those of these names."""
-        return self.take([at for at, name in enumerate(self.names) if name not in names])
 
     @property
     def placed(self) -> bool:
@@ -96,3 +103,99 @@ class Regions:
         if not self.directed:
             known = np.triu(known, 1)
         return np.argwhere(known)
+
+
+# ---------------------------------------------------------------------- places and pairs
+
+
+def places_of(regions: Regions) -> Places:
+    """Coordinates, which must be known."""
+    assert regions.coordinates is not None
+    return np.asarray(regions.coordinates, dtype=np.float64)
+
+
+def mirrored(coordinates: Places) -> Places:
+    """(|x|, y, z): of a region and its mirror image the same."""
+    return np.column_stack([np.abs(coordinates[:, 0]), coordinates[:, 1:]])
+
+
+def check_places(coordinates: Places, names: Sequence[str] | None = None) -> None:
+    """Raise a ValueError that names a region without coordinates, by its position where there are no names."""
+    without = np.flatnonzero(~np.isfinite(coordinates).all(1))
+    if len(without):
+        one = f"region {without[0]}" if names is None else repr(names[without[0]])
+        raise ValueError(
+            f"coordinates must be known of every region, {len(without)} of {len(coordinates)} have none, such as {one}"
+        )
+
+
+def known_pairs(regions: Regions) -> tuple[Pairs, PairValues]:
+    """Pairs of known connectivity, and this."""
+    pairs = regions.pairs()
+    assert regions.connectivity is not None
+    return pairs, np.asarray(regions.connectivity[tuple(pairs.T)], dtype=np.float64)
+
+
+def centred_target(regions: Regions) -> tuple[float, Square]:
+    """Mean of the known connectivity, and the matrix of differences from it; NaN: not known."""
+    pairs, values = known_pairs(regions)
+    mean = float(values.mean())
+    return mean, matrix_of(regions, pairs, values - mean)
+
+
+def matrix_of(regions: Regions, pairs: Pairs, values: PairValues) -> Square:
+    """Values of pairs as a matrix, NaN elsewhere; on both sides of the diagonal unless connectivity is directed."""
+    matrix = np.full((len(regions), len(regions)), np.nan)
+    matrix[tuple(pairs.T)] = values
+    if not regions.directed:
+        matrix[tuple(pairs.T[::-1])] = values
+    return matrix
+
+
+# ---------------------------------------------------------------------- a brain that is made up
+
+
+def simulate(regions: int = 80, genes: int = 120, seed: int = 0) -> Regions:
+    """Regions on two half ellipsoids, which mirror each other, with genes and functional connectivity.
+
+    Genes are mixtures of eight smooth fields, and noise; expression is scaled to 0 to 1. Connectivity is higher between
+    near regions and between regions that are alike in the first four fields, so that genes say more than distance does.
+
+    Args:
+        regions: Even, half of them on each side; at least 16.
+        genes: At least 10.
+
+    Raises:
+        ValueError: A number out of its bounds.
+    """
+    if regions < 16 or regions % 2:
+        raise ValueError(f"regions must be even and >= 16, got {regions}")
+    if genes < 10:
+        raise ValueError(f"genes must be >= 10, got {genes}")
+    rng = np.random.default_rng(seed)
+    half = regions // 2
+    places = rng.normal(size=(half, 3))
+    places = np.abs(places) * [1, 0, 0] + places * [0, 1, 1]
+    places = places / np.linalg.norm(places, axis=1, keepdims=True) * RADII
+    both = np.concatenate([places * [-1, 1, 1], places])
+    near = np.exp(-np.square(cdist(places, places)) / (2 * SMOOTH**2))
+    fields = np.linalg.cholesky(near + 1e-6 * np.eye(half)) @ rng.normal(size=(half, FIELDS))
+    fields = np.concatenate([fields, fields])
+    maps = fields @ rng.normal(size=(FIELDS, genes)) + NOISE * FIELDS**0.5 * rng.normal(size=(regions, genes))
+    low, high = maps.min(0), maps.max(0)
+    alike = fields[:, :4] @ fields[:, :4].T / 4
+    values = 0.3 + 0.4 * np.exp(-cdist(both, both) / 40) + 0.25 * np.tanh(alike)
+    noise = 0.05 * rng.normal(size=values.shape)
+    values = values + (noise + noise.T) / 2
+    np.fill_diagonal(values, np.nan)
+    kind = [NETWORKS[i] for i in np.argmax(fields[:, : len(NETWORKS)], axis=1)]
+    sides = [LEFT] * half + [RIGHT] * half
+    return Regions(
+        names=[f"{side}_region_{i + 1}" for side in (LEFT, RIGHT) for i in range(half)],
+        genes=[f"GENE{i + 1}" for i in range(genes)],
+        expression=((maps - low) / (high - low)).astype(np.float32),
+        coordinates=both,
+        hemisphere=sides,
+        network=kind,
+        connectivity=values,
+    )

@@ -4,7 +4,7 @@ Regions are divided into folds; a method learns from the pairs among the regions
 pairs within that one: both regions of a test pair are new. Bilateral folds are neighbourhoods with their mirror images,
 so that a test region has few neighbours, and no twin, among those learned from. What genes add is what ours has more
 than the same methods with places alone; and what a closed form has more with expression than with maps that mean
-nothing, see `omniset.regions.nulltest`.
+nothing, see `omniset.regions.nulls.null_test`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from __future__ import annotations
 import math
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -22,16 +22,16 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
 
-from omniset.regions.baselines import METHODS
-from omniset.regions.data import Pairs, Regions
-from omniset.regions.nulltest import NullResult, maps_of, null_test
+from omniset.regions.coordinates import groups_of
+from omniset.regions.data import Pairs, PairValues, Regions, known_pairs, matrix_of
+from omniset.regions.nulls import KINDS, NullResult, Spins, distortion, maps_of, null_test, spins, surrogates
+from omniset.regions.options import BASELINES
 from omniset.regions.predictor import LEAST, ConnectivityPredictor
-from omniset.regions.scaling import known_pairs, matrix_of
-from omniset.regions.scores import pair_distance, pair_hemispheres, pearson_of_draws, scores
+from omniset.regions.scores import pair_distance, pair_hemispheres, pearson, pearson_of_draws, scores
+from omniset.regions.seed import checksum
+from omniset.regions.splits import KINDS as SPLITS
 from omniset.regions.splits import split, twinned
-from omniset.regions.structures import groups_of
-from omniset.regions.surrogates import KINDS, file_spins, surrogates
-from omniset.regions.training import checksum
+from omniset.report.blocks import many
 from omniset.runs.devices import one_blas_thread
 from omniset.runs.files import provenance
 from omniset.tables.gene_vectors import GeneVectors
@@ -42,6 +42,23 @@ DECISIVE = Score("pearson", "Pearson's r", formula=pearson_of_draws)
 METRICS = ("pearson", "spearman", "r2", "mse", "slope")
 PARTS = ("pearson_short", "pearson_mid", "pearson_long", "pearson_left", "pearson_right", "pearson_between")
 PLACES = "places only"  # ours without genes
+BINS = 6  # of distance
+MEASURED = 100  # spins, at most, whose distortion is measured
+
+
+def distances_of(regions: Regions, pairs: Pairs) -> PairValues | None:
+    """Distance of the regions of each pair, in mm; None where places are not known."""
+    return None if regions.coordinates is None else pair_distance(regions.coordinates, pairs)
+
+
+def within_folds(truth: PairValues, predicted: PairValues, folds: Int[np.ndarray, " pairs"]) -> float:
+    """Pearson's r in each fold, the mean by numbers of pairs; NaN where it is defined in none.
+
+    So levels that differ between folds do not pass for predictions.
+    """
+    parts = [(pearson(truth[folds == f], predicted[folds == f]), int((folds == f).sum())) for f in np.unique(folds)]
+    known = [(r, n) for r, n in parts if not math.isnan(r)]
+    return float(np.average([r for r, _ in known], weights=[n for _, n in known])) if known else math.nan
 
 
 @dataclass
@@ -57,7 +74,6 @@ class Evaluation:
         folds: The fold of each region, of every seed.
         regions: All of them.
         split: "bilateral", "spatial" or "random".
-        not_run: Methods that could not be run, and why.
     """
 
     by_fold: pd.DataFrame
@@ -67,7 +83,6 @@ class Evaluation:
     folds: Int[np.ndarray, "seeds regions"]
     regions: Regions
     split: str
-    not_run: dict[str, str] = field(default_factory=dict)
 
     @property
     def methods(self) -> list[str]:
@@ -81,8 +96,7 @@ class Evaluation:
     def notes(self) -> list[str]:
         """What was decided on the data, a sentence each."""
         one = ["all regions are of one hemisphere: bilateral folds of them are spatial folds"]
-        not_run = (f"{name} was not run: {why}" for name, why in self.not_run.items())
-        return [*self.regions.notes, *one * (self.regions.one_sided and self.split == "bilateral"), *not_run]
+        return [*self.regions.notes, *one * (self.regions.one_sided and self.split == "bilateral")]
 
     @cached_property
     def twinned(self) -> float:
@@ -114,6 +128,46 @@ class Evaluation:
         fold = self.folds[seed]
         return pairs[fold[pairs[:, 0]] == fold[pairs[:, 1]]]
 
+    def true_and_predicted(self, method: str, pairs: Pairs) -> tuple[PairValues, PairValues]:
+        """What is true, and what the method predicts in the first seed."""
+        assert self.regions.connectivity is not None
+        return self.regions.connectivity[tuple(pairs.T)], self.predictions[method][0][tuple(pairs.T)]
+
+    def r_by_distance(self, shown: str) -> list[dict[str, Any]]:
+        """Pearson's r within folds of the first seed, in bins of distance with as many test pairs each.
+
+        A row for each bin, of a method and of the best baseline: `method`, `low`, `high` and `mean` distance, `pairs`,
+        `pearson`. Empty where places are not known.
+        """
+        pairs = self.tested()
+        distance = distances_of(self.regions, pairs)
+        if distance is None or not len(pairs):
+            return []
+        edges = np.quantile(distance, np.arange(1, BINS) / BINS, method="inverted_cdf")
+        place = np.searchsorted(edges, distance)
+        best = self.comparison.best_baseline(DECISIVE.name, self.split)
+        rows = []
+        for method in dict.fromkeys([shown, *([best] if best else [])]):
+            for at in np.unique(place):
+                mm, some = distance[place == at], pairs[place == at]
+                r = within_folds(*self.true_and_predicted(method, some), self.folds[0, some[:, 0]])
+                ends = {"mean": float(mm.mean()), "low": float(mm.min()), "high": float(mm.max())}
+                rows.append({"method": method, **ends, "pairs": len(some), "pearson": r})
+        return rows
+
+    @cached_property
+    def distances_kept(self) -> float | None:
+        """Pearson's r of distances before and after a spin, mean over spins; None without spins."""
+        regions = self.regions
+        spun = next((len(one.nulls) for one in self.nulls if one.kind == "spin"), 0)
+        if not spun or regions.coordinates is None:
+            return None
+        number = min(spun, MEASURED)
+        turned = spins(regions.coordinates, regions.hemisphere, number, self.seeds[0], groups_of(regions))
+        kept = distortion(regions.coordinates, regions.hemisphere, turned)
+        kept = kept[np.isfinite(kept)]
+        return float(kept.mean()) if len(kept) else None
+
     @cached_property
     def comparison(self) -> Comparison:
         """Pearson's r of every method: a row per seed, test pair and method. What is drawn again are brain regions."""
@@ -132,7 +186,7 @@ class Evaluation:
             unit="brain region",
             units=("region_a", "region_b"),
             keys=["seed", "fold"],
-            baselines=[name for name in self.methods if name in METHODS],
+            baselines=[name for name in self.methods if name in BASELINES],
             aims=[Aim(self.split, DECISIVE.name)],
         )
 
@@ -152,6 +206,32 @@ class Evaluation:
             }
         return pd.DataFrame.from_dict(table, orient="index").sort_values("pearson", ascending=False)
 
+    def lines(self) -> Iterator[str]:
+        """For a console: methods, best first, the nulls, the verdict and the gates."""
+        number = many(len(self.seeds), "seed")
+        yield f"\n{self.split.capitalize()} split, {self.by_fold['fold'].nunique()} folds x {number}."
+        if self.genes_add():
+            yield self.genes_add()
+        if np.isfinite(self.twinned):
+            yield f"The mirror image of {self.twinned:.0%} of the test pairs is among the pairs learned from."
+        yield "Pearson's r between regions that were not seen, with a 95 % interval; slope: 1 is calibrated\n"
+        yield f"  {'':20}{'r':>8}{'interval':>18}{'Spearman':>10}{'R2':>8}{'slope':>8}{'fit, s':>9}"
+        for method, row in self.table().iterrows():
+            r, low, high, spearman, r2, slope = (
+                "-" if np.isnan(row[name]) else f"{row[name]:.3f}"
+                for name in ("pearson", "pearson_low", "pearson_high", "spearman", "r2", "slope")
+            )
+            scores = f"{r:>8}{f'{low} to {high}':>18}{spearman:>10}{r2:>8}{slope:>8}"
+            yield f"  {method:20}{scores}{row['seconds']:>9,.1f}"
+        for one in self.nulls:
+            about = one.as_dict()
+            ends = f"{about['gain_low']:+.3f} to {about['gain_high']:+.3f}"
+            yield (
+                f"  null, {one.kind}: a kernel ridge of {one.what} reaches {one.observed:.3f}, {about['mean']:.3f} "
+                f"with {len(one.nulls):,} nulls: {about['gain']:+.3f} ({ends}), p {one.p:.3g}"
+            )
+        yield from self.comparison.lines([])
+
     def numbers(self) -> dict[str, Any]:
         """What is known beside the comparison and the predictions."""
         return {
@@ -160,7 +240,6 @@ class Evaluation:
             "split": self.split,
             "notes": self.notes,
             "table": self.table().to_dict("index"),
-            "not_run": self.not_run,
             "seeds": self.seeds,
             "folds": int(self.by_fold["fold"].nunique()),
             "twinned": self.twinned,
@@ -180,7 +259,7 @@ def evaluate(
     seeds: int = 3,
     null: int = 0,
     null_kinds: Sequence[str] = ("spin",),
-    spun: Int[np.ndarray, "number regions"] | None = None,
+    spun: Spins | None = None,
     methods: Sequence[str] | None = None,
     variants: Mapping[str, dict[str, Any]] | None = None,
     mine: bool = True,
@@ -198,9 +277,9 @@ def evaluate(
         folds: Of each seed.
         seeds: Divisions, from the first seed on.
         null: Nulls of each kind, for the folds of the first seed.
-        null_kinds: Of `omniset.regions.surrogates.KINDS`.
+        null_kinds: Of `omniset.regions.nulls.KINDS`.
         spun: Spins made elsewhere, which are a kind of their own: see `omniset.regions.nulls.as_spins`.
-        methods: Baselines, names in `omniset.regions.baselines.METHODS`. None: all, but the method that ours is itself.
+        methods: Baselines, of `omniset.regions.options.BASELINES`. None: all, but the method that ours is itself.
         variants: Further models of ours: a name, and what differs in `arguments`.
         mine: Run ours as given by `arguments`; the default also without genes.
         gene_vectors: As in `ConnectivityPredictor.fit`, for models that take them.
@@ -210,135 +289,107 @@ def evaluate(
         arguments: Of ConnectivityPredictor; `seed` is the first seed.
 
     Raises:
-        ValueError: An argument out of its bounds, no connectivity, nothing that can be run, or a folder with rows of
-            other arguments or data.
+        ValueError: An argument out of its bounds, no connectivity, nothing that can be run, places that a method needs
+            and nobody knows, or a folder with rows of other arguments or data.
     """
     first = arguments.pop("seed", 0)
     arguments = {**arguments, "held_out": split_by}
     # A baseline that ours is itself would tie with it.
-    chosen = [n for n in METHODS if n != arguments.get("method")] if methods is None else list(methods)
-    _check(regions, chosen, folds, seeds, null, null_kinds, spun)
+    chosen = [n for n in BASELINES if n != arguments.get("method")] if methods is None else list(methods)
+    models: dict[str, dict[str, Any]] = {name: {"method": name, "held_out": split_by} for name in chosen}
+    models |= {OURS: arguments} if mine else {}
+    default = {"architecture": "multiset", "method": "blend", "genes": True}
+    if mine and regions.placed and {**default, **arguments}.items() >= default.items():
+        models[PLACES] = {**arguments, "genes": False}
+    models |= {name: {**arguments, **more} for name, more in (variants or {}).items()}
+    nulls = {**dict.fromkeys(null_kinds if null else (), null), **({} if spun is None else {"file": len(spun)})}
+    for name, value, least in (("folds", folds, 2), ("seeds", seeds, 1), ("null", null, 0)):
+        if value < least:
+            raise ValueError(f"{name} must be >= {least}, got {value}")
+    _check_names("split_by", [split_by], SPLITS)
+    _check_names("methods", chosen, BASELINES)
+    _check_names("null_kinds", null_kinds, KINDS)
+    if nulls and not regions.placed:
+        raise ValueError("null needs coordinates of every region, which are not known")
+    _check_models(models, regions, folds)
     parts = {seed: split(split_by, regions, folds, seed) for seed in range(first, first + seeds)}
-    ConnectivityPredictor(seed=first, **arguments).check_arguments()
-    models = _models(regions, chosen, arguments, variants or {}, mine)
-    not_run = _not_run(models, regions)
-    models = {model: options for model, options in models.items() if model not in not_run}
-    if not models:
-        why = "; ".join(f"{name}: {reason}" for name, reason in not_run.items())
-        raise ValueError(f"methods, variants and mine leave nothing to run. {why}".strip())
     store = Kept(folder, resume)
     about = {"split": split_by, "folds": folds, "data": checksum(regions)}
+
+    def keep(name: str, settings: dict[str, Any], work: Callable[[], Done]) -> Done:
+        return store.do(name, {**about, **settings}, work)
+
     done: dict[str, list[Done]] = {}
     for model, options in models.items():
-        vectors = gene_vectors if options.get("architecture", "multiset") != "multiset" else None
-        done[model] = []
-        for seed in parts:
-            run = _Run(regions, parts[seed], model, options, seed, vectors)
-            settings = {**about, **run.about()}
-            done[model].append(store.do(f"{model}_{seed}_scores", settings, partial(_scored, run, say)))
-    nulls = _null_results(regions, parts[first], null, null_kinds, spun, first, store, about, say)
+        vectors = gene_vectors if options.get("architecture") == "seed" else None
+        runs = [_Run(regions, parts[seed], model, options, seed, vectors) for seed in parts]
+        done[model] = [keep(f"{model}_{run.seed}_scores", run.about(), partial(run.scored, say)) for run in runs]
+    tested: list[NullResult] = []
+    for kind, number in nulls.items():
+        tested += _null_results(regions, parts[first], kind, number, first, spun, keep, say)
     fold_of = np.zeros((seeds, len(regions)), dtype=np.int64)
     for row, of_seed in zip(fold_of, parts.values(), strict=True):
         for fold, rows in enumerate(of_seed):
             row[rows] = fold
     return Evaluation(
         pd.concat([unit.rows for units in done.values() for unit in units], ignore_index=True),
-        nulls,
+        tested,
         pd.DataFrame([row for units in done.values() for unit in units for row in unit.facts["weights"]]),
         {model: np.stack([unit.arrays["predictions"] for unit in units]) for model, units in done.items()},
         fold_of,
         regions,
         split_by,
-        not_run,
     )
 
 
-def _models(
-    regions: Regions,
-    chosen: Sequence[str],
-    arguments: dict[str, Any],
-    variants: Mapping[str, dict[str, Any]],
-    mine: bool,
-) -> dict[str, dict[str, Any]]:
-    """The options of every model that is run."""
-    models: dict[str, dict[str, Any]] = {name: {"method": name, "held_out": arguments["held_out"]} for name in chosen}
-    models |= {OURS: dict(arguments)} if mine else {}
-    default = arguments.get("architecture", "multiset") == "multiset" and arguments.get("method") in (None, "blend")
-    if mine and default and regions.placed:
-        models[PLACES] = {**arguments, "method": "blend-position"}
-    return models | {name: {**arguments, **more} for name, more in variants.items()}
-
-
-def _null_results(
-    regions: Regions,
-    parts: list[Int[np.ndarray, " _"]],
-    number: int,
-    kinds: Sequence[str],
-    spun: Int[np.ndarray, "number regions"] | None,
-    seed: int,
-    store: Kept,
-    about: dict[str, Any],
-    say: Callable[[str], None],
-) -> list[NullResult]:
-    """The closed form of `omniset.regions.nulltest` beside the nulls of each kind."""
-    made = {kind: number for kind in kinds if number} | ({"file": len(spun)} if spun is not None else {})
-    results = []
-    for kind, size in made.items():
-
-        def work(kind: str = kind, size: int = size) -> Done:
-            say(f"{size:,} nulls, {kind}")
-            assert regions.coordinates is not None
-            maps = maps_of(regions)
-            if spun is not None and kind == "file":
-                nulls = file_spins(spun, maps)
-            else:
-                nulls = surrogates(kind, maps, regions.coordinates, regions.hemisphere, size, seed, groups_of(regions))
-            tested = null_test(regions, parts, kind, nulls)
-            facts = {"observed": [one.observed for one in tested], "what": [one.what for one in tested]}
-            return Done({**facts, "provenance": provenance(seed)}, None, {one.what: one.nulls for one in tested})
-
-        crc = {} if kind != "file" or spun is None else {"spins": zlib.crc32(np.ascontiguousarray(spun).tobytes())}
-        unit = store.do(f"null_{kind}_{size}_{seed}", {**about, **crc}, work)
-        observed = zip(unit.facts["what"], unit.facts["observed"], strict=True)
-        results += [NullResult(what, kind, value, unit.arrays[what]) for what, value in observed]
-    return results
-
-
-def _check(
-    regions: Regions,
-    chosen: Sequence[str],
-    folds: int,
-    seeds: int,
-    null: int,
-    null_kinds: Sequence[str],
-    spun: Int[np.ndarray, "number regions"] | None,
-) -> None:
-    """Raise the ValueErrors of `evaluate` that need no model."""
-    unknown = [name for name in chosen if name not in METHODS]
+def _check_names(name: str, given: Sequence[str], known: Sequence[str]) -> None:
+    unknown = [one for one in given if one not in known]
     if unknown:
-        raise ValueError(f"methods must be out of {', '.join(METHODS)}; got {unknown[0]!r}")
-    unknown = [name for name in null_kinds if name not in KINDS]
-    if unknown:
-        raise ValueError(f"null_kinds must be out of {', '.join(KINDS)}; got {unknown[0]!r}")
-    for name, value, least in (("folds", folds, 2), ("seeds", seeds, 1), ("null", null, 0)):
-        if value < least:
-            raise ValueError(f"{name} must be >= {least}, got {value}")
-    if (null or spun is not None) and not regions.placed:
-        raise ValueError("null needs coordinates of every region, which are not known")
+        raise ValueError(f"{name} must be out of {', '.join(known)}; got {unknown[0]!r}")
+
+
+def _check_models(models: Mapping[str, dict[str, Any]], regions: Regions, folds: int) -> None:
+    """Raise what stops any of them, before work is done for the first."""
+    if not models:
+        raise ValueError("methods, variants and mine leave nothing to run")
+    for model, options in models.items():
+        predictor = ConnectivityPredictor(**options)
+        predictor.check_arguments()
+        if regions.coordinates is None and predictor.make().needs_coordinates:
+            raise ValueError(f"{model} needs coordinates, which are not known")
     regions.pairs()
     if len(regions) - math.ceil(len(regions) / folds) < LEAST:
         raise ValueError(f"there are {len(regions)} regions: without one of {folds} folds, fewer than {LEAST} are left")
 
 
-def _not_run(models: Mapping[str, dict[str, Any]], regions: Regions) -> dict[str, str]:
-    """Models that need what is not known, and why; the ValueError of one with bad options."""
-    not_run = {}
-    for model, options in models.items():
-        predictor = ConnectivityPredictor(**options)
-        predictor.check_arguments()
-        if regions.coordinates is None and predictor.make().needs_coordinates:
-            not_run[model] = "it needs coordinates, which are not known"
-    return not_run
+def _null_results(
+    regions: Regions,
+    parts: list[Int[np.ndarray, " _"]],
+    kind: str,
+    number: int,
+    seed: int,
+    spun: Spins | None,
+    keep: Callable[[str, dict[str, Any], Callable[[], Done]], Done],
+    say: Callable[[str], None],
+) -> list[NullResult]:
+    """The closed form of `omniset.regions.nulls.null_test` beside nulls of a kind."""
+
+    def work() -> Done:
+        say(f"{number:,} nulls, {kind}")
+        assert regions.coordinates is not None
+        maps = maps_of(regions)
+        if spun is not None and kind == "file":
+            nulls = (maps[rows] for rows in spun)
+        else:
+            nulls = surrogates(kind, maps, regions.coordinates, regions.hemisphere, number, seed, groups_of(regions))
+        found = null_test(regions, parts, kind, nulls)
+        facts = {"observed": [one.observed for one in found], "what": [one.what for one in found]}
+        return Done({**facts, "provenance": provenance(seed)}, None, {one.what: one.nulls for one in found})
+
+    crc = {} if kind != "file" or spun is None else {"spins": zlib.crc32(np.ascontiguousarray(spun).tobytes())}
+    unit = keep(f"null_{kind}_{number}_{seed}", crc, work)
+    observed = zip(unit.facts["what"], unit.facts["observed"], strict=True)
+    return [NullResult(what, kind, value, unit.arrays[what]) for what, value in observed]
 
 
 @dataclass
@@ -359,32 +410,26 @@ class _Run:
         del options["seed"]
         return {**options, **vectors}
 
-    def scored(
-        self, regions: Regions, test: Int[np.ndarray, " fold"]
-    ) -> tuple[dict[str, float], np.ndarray, np.ndarray, ConnectivityPredictor]:
-        """Scores of the pairs of a fold, these pairs, what is predicted, and the model."""
-        predictor = ConnectivityPredictor(**{"progress": False, **self.options}, seed=self.seed)
-        predictor.fit_rows(regions, np.setdiff1d(np.arange(len(regions)), test), gene_vectors=self.vectors)
-        within = regions.take(test)
-        pairs, truth = known_pairs(within)
-        predicted = predictor.method_.predict(predictor.aligned(within), pairs)
-        distance = None if within.coordinates is None else pair_distance(within.coordinates, pairs)
-        sides = None if within.hemisphere is None else pair_hemispheres(within.hemisphere, pairs)
-        return scores(truth, predicted, distance, sides), pairs, predicted, predictor
-
-
-def _scored(run: _Run, say: Callable[[str], None]) -> Done:
-    rows, weights = [], []
-    predictions = np.full((len(run.regions), len(run.regions)), np.nan)
-    for fold, test in enumerate(run.parts):
-        say(f"{run.model}, seed {run.seed}, fold {fold + 1} of {len(run.parts)}")
-        start = time.perf_counter()
-        measured, pairs, predicted, predictor = run.scored(run.regions, test)
-        seconds = time.perf_counter() - start
-        about = {"seed": run.seed, "fold": fold, "method": run.model}
-        rows.append({**about, "seconds": seconds, **dict.fromkeys(PARTS, math.nan), **measured})
-        if predictor.weights_:
-            weights.append({**about, **predictor.weights_})
-        predictions[np.ix_(test, test)] = matrix_of(run.regions.take(test), pairs, predicted)
-    facts = {"weights": weights, "provenance": provenance(run.seed)}
-    return Done(facts, pd.DataFrame(rows), {"predictions": predictions})
+    def scored(self, say: Callable[[str], None]) -> Done:
+        """Fitted and scored in every fold."""
+        rows, weights = [], []
+        predictions = np.full((len(self.regions), len(self.regions)), np.nan)
+        for fold, test in enumerate(self.parts):
+            say(f"{self.model}, seed {self.seed}, fold {fold + 1} of {len(self.parts)}")
+            start = time.perf_counter()
+            predictor = ConnectivityPredictor(**{"progress": False, **self.options}, seed=self.seed)
+            learn = np.setdiff1d(np.arange(len(self.regions)), test)
+            predictor.fit_rows(self.regions, learn, gene_vectors=self.vectors)
+            within = self.regions.take(test)
+            pairs, truth = known_pairs(within)
+            predicted = predictor.method_.predict(predictor.aligned(within), pairs)
+            sides = None if within.hemisphere is None else pair_hemispheres(within.hemisphere, pairs)
+            measured = scores(truth, predicted, distances_of(within, pairs), sides)
+            about = {"seed": self.seed, "fold": fold, "method": self.model}
+            seconds = time.perf_counter() - start
+            rows.append({**about, "seconds": seconds, **dict.fromkeys(PARTS, math.nan), **measured})
+            if predictor.weights_:
+                weights.append({**about, **predictor.weights_})
+            predictions[np.ix_(test, test)] = matrix_of(within, pairs, predicted)
+        facts = {"weights": weights, "provenance": provenance(self.seed)}
+        return Done(facts, pd.DataFrame(rows), {"predictions": predictions})

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from jaxtyping import Bool, Float, Int, Shaped
 from matplotlib import colormaps
 from matplotlib.axes import Axes
@@ -21,10 +20,9 @@ from matplotlib.image import imread
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from omniset.regions.data import PairValues
+from omniset.regions.data import PairValues, Places, Square
 from omniset.report import figures, outcome_figures
 
-GENES = 15  # drawn
 SHARE = 0.02  # of edges, in glass brains
 PIXELS = 600  # rows of a matrix, at most, that are kept as they are: more are averaged by the drawing
 LEVELS = 64  # of colour, so that images of matrices are small files
@@ -51,20 +49,7 @@ def arranged(
     return np.array(order, dtype=np.int64), groups
 
 
-def top_genes(
-    pairs_table: pd.DataFrame, most: int
-) -> tuple[list[str], list[str], Float[np.ndarray, "genes_i genes_j"]]:
-    """The genes of either side with the largest sums of weights; the weights between them, NaN: not in the table."""
-    sides = [
-        pairs_table.groupby(side, sort=False)["weight"].sum().sort_values(ascending=False, kind="stable").index[:most]
-        for side in ("gene_i", "gene_j")
-    ]
-    weights = pairs_table.pivot_table(index="gene_i", columns="gene_j", values="weight", aggfunc="sum")
-    between = weights.reindex(index=sides[0], columns=sides[1]).to_numpy(np.float64)
-    return sides[0].tolist(), sides[1].tolist(), between
-
-
-def strongest(matrix: Float[np.ndarray, "regions regions"], share: float) -> Float[np.ndarray, "regions regions"]:
+def strongest(matrix: Square, share: float) -> Square:
     """The entries of largest size off the diagonal, at least one, NaN elsewhere; equal sizes stay together."""
     edges = np.array(matrix, dtype=np.float64)
     np.fill_diagonal(edges, np.nan)
@@ -89,67 +74,43 @@ def limits(values: Float[np.ndarray, " values"]) -> tuple[float, float]:
 # ---------------------------------------------------------------------- glass brains
 
 
-def glass_brain(
-    matrix: Float[np.ndarray, "_ _"],
-    coordinates: Float[np.ndarray, "regions 3"],
-    path: str | Path,
-    share: float = SHARE,
-) -> None:
-    """Draw the strongest edges, by size, between the places of their regions, to an image file.
-
-    Regions without coordinates are left out, and NaN are no edges.
+@figures.styled
+def brain(matrix: Square, coordinates: Places) -> Figure:
+    """A glass brain: the strongest edges, by size, between the places of their regions.
 
     Args:
-        matrix: Connectivity, or residuals.
-        coordinates: In mm, of MNI space.
-        path: Ends with the format, such as .png or .svg.
-        share: Of the known pairs.
+        matrix: Connectivity, or residuals; NaN are no edges.
+        coordinates: In mm, of MNI space; regions without are left out.
 
     Raises:
-        ValueError: A share that is not above 0 and at most 1, arrays that do not fit, or no edge.
         ImportError: nilearn is not installed.
     """
-    if not 0 < share <= 1:
-        raise ValueError(f"share must be above 0 and at most 1, got {share}")
-    if matrix.shape != (len(coordinates),) * 2:
-        raise ValueError(
-            f"matrix must have a row and a column for each of the {len(coordinates)} coordinates, "
-            f"got shape {matrix.shape}"
-        )
-    here = np.isfinite(coordinates).all(1)
-    edges = strongest(matrix[np.ix_(here, here)], share)
-    if not np.isfinite(edges).any():
-        raise ValueError("matrix must have a known edge between regions with coordinates, got none")
     try:
         from nilearn import plotting
     except ImportError as error:
         raise ImportError(NEEDS) from error
+    here = np.isfinite(coordinates).all(1)
+    edges = strongest(matrix[np.ix_(here, here)], SHARE)
     values = np.nan_to_num(edges)
     sizes = np.abs(edges[np.isfinite(edges)])
     most = float(sizes.max()) or 1.0
     least = max(float(1.5 * sizes.min() - 0.5 * sizes.max()), 0.0)  # the palest third can hardly be seen on white
     least = least if least < most else 0.0
     signed = bool((values < 0).any())
-    plotting.plot_connectome(
-        values,
-        np.asarray(coordinates, dtype=np.float64)[here],
-        node_color=figures.GREY,
-        node_size=4,
-        edge_cmap="RdBu_r" if signed else "viridis_r",
-        edge_vmin=-most if signed else least,
-        edge_vmax=most,
-        edge_kwargs={"linewidth": float(np.clip(300 / len(sizes), 0.6, 1.6))},
-        colorbar=True,
-        output_file=str(path),
-    )
-
-
-@figures.styled
-def brain(matrix: Float[np.ndarray, "regions regions"], coordinates: Float[np.ndarray, "regions 3"]) -> Figure:
-    """The glass brain as a figure of a page."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "brain.png"
-        glass_brain(matrix, coordinates, path)
+        plotting.plot_connectome(
+            values,
+            np.asarray(coordinates, dtype=np.float64)[here],
+            node_color=figures.GREY,
+            node_size=4,
+            edge_cmap="RdBu_r" if signed else "viridis_r",
+            edge_vmin=-most if signed else least,
+            edge_vmax=most,
+            edge_kwargs={"linewidth": float(np.clip(300 / len(sizes), 0.6, 1.6))},
+            colorbar=True,
+            output_file=str(path),
+        )
         image = imread(path)
     height, width = image.shape[:2]
     figure, axes = figures.panel(7.2, 7.2 * height / width)
@@ -164,7 +125,7 @@ def brain(matrix: Float[np.ndarray, "regions regions"], coordinates: Float[np.nd
 
 @figures.styled
 def region_matrix(
-    values: Float[np.ndarray, "regions regions"],
+    values: Square,
     groups: list[tuple[str, int, int]],
     folds: Int[np.ndarray, " regions"],
     ends: tuple[float, float],
@@ -212,38 +173,6 @@ def region_matrix(
 
 
 @figures.styled
-def heat_map(
-    values: Float[np.ndarray, "rows columns"],
-    rows: Sequence[str],
-    columns: Sequence[str],
-    name: str,
-    ends: tuple[float, float],
-    colours: str,
-    *,
-    numbers: bool = True,
-) -> Figure:
-    """A few named rows and columns, with numbers in the cells where these have room; grey where it is NaN."""
-    height, width = values.shape
-    figure, axes = figures.panel(4.6, 1.9 + 0.21 * max(height, 4))
-    cmap, norm = _levels(colours), Normalize(*ends)
-    image = _coloured(values, norm, cmap)
-    axes.pcolormesh(image, edgecolors="white", linewidth=0.8)
-    if numbers and width <= 10:
-        for (i, j), value in np.ndenumerate(values):
-            if not math.isnan(value):
-                dark = image[i, j].astype(np.int64).sum() < 330
-                text = f"{value:.2f}".replace("-", "\N{MINUS SIGN}")
-                axes.text(j + 0.5, i + 0.5, text, ha="center", va="center", fontsize=7, color="white" if dark else INK)
-    axes.set_xticks(np.arange(width) + 0.5, [_cut(c, 14) for c in columns], rotation=90, fontsize=8)
-    axes.set_yticks(np.arange(height) + 0.5, [_cut(r, 14) for r in rows], fontsize=8)
-    axes.tick_params(length=0)
-    axes.spines[:].set_visible(False)
-    axes.invert_yaxis()
-    _colour_bar(figure, axes, norm, cmap, name)
-    return figure
-
-
-@figures.styled
 def scatter(
     truth: PairValues,
     predicted: PairValues,
@@ -273,33 +202,6 @@ def scatter(
     axes.legend(loc="upper left")
     if drawn.norm.vmin is not None and np.isfinite(distance).any():
         _colour_bar(figure, axes, drawn.norm, drawn.cmap, "distance, mm")
-    return figure
-
-
-@figures.styled
-def estimates(
-    labels: Sequence[str],
-    values: Float[np.ndarray, " methods"],
-    low: Float[np.ndarray, " methods"],
-    high: Float[np.ndarray, " methods"],
-    ours: Sequence[bool],
-) -> Figure:
-    """A row each, the first on top: a dot with its interval."""
-    figure, axes = figures.panel(height=0.9 + 0.27 * max(len(labels), 3))
-    places = np.arange(len(labels))
-    for place, is_ours in zip(places, ours, strict=True):
-        colour = figures.ORANGE if is_ours else figures.BLUE
-        if not math.isnan(low[place]):
-            axes.hlines(place, low[place], high[place], color=colour, linewidth=2, alpha=0.55)
-        face = colour if is_ours else "white"
-        axes.plot(values[place], place, "o", color=colour, markerfacecolor=face, markersize=5.5)
-    axes.set_yticks(places, [_cut(text, 26) for text in labels])
-    axes.set_ylim(len(labels) - 0.4, -0.6)
-    axes.tick_params(axis="y", length=0)
-    axes.grid(axis="y", color="#e6e9ed", linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.spines["left"].set_visible(False)
-    axes.set(xlabel="Pearson's r")
     return figure
 
 

@@ -1,9 +1,8 @@
-"""Which genes predictions of unseen regions rest on, and the chance that another map would do as well."""
+"""Which genes predictions of unseen regions rest on, by chance as well? And what a network looks at for a pair."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +11,15 @@ from jaxtyping import Float
 from scipy.stats import false_discovery_control
 
 from omniset.core.bounded import require_file
+from omniset.regions.blend import attention_of
+from omniset.regions.coordinates import groups_of
 from omniset.regions.data import Regions
+from omniset.regions.method import Method
+from omniset.regions.nulls import spins
 from omniset.regions.scaling import Scaling
+from omniset.regions.seed import SeedMethod
 from omniset.regions.set_attention import FOLDS, SetAttention
 from omniset.regions.splits import FEWEST, held_back
-from omniset.regions.structures import groups_of
-from omniset.regions.surrogates import surrogates
-from omniset.tables.files import TableWriter
 
 FEWEST_GENES = 3  # of a set
 
@@ -27,7 +28,6 @@ def gene_importance(
     regions: Regions,
     attention: SetAttention,
     nulls: int,
-    kind: str,
     seed: int,
     sets: Mapping[str, Sequence[str]],
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -49,8 +49,7 @@ def gene_importance(
     Args:
         regions: Those learned from.
         attention: Whose settings are taken.
-        nulls: Surrogates.
-        kind: Of them; see `omniset.regions.surrogates`. Without places rows are permuted.
+        nulls: Surrogates: spins, see `omniset.regions.nulls.spins`; without places rows are permuted.
         sets: Genes by name of the set; those that are not measured are left out, and sets of fewer than 3 then.
 
     Returns:
@@ -58,13 +57,10 @@ def gene_importance(
         `importance`, `null`, `p`, `q`.
 
     Raises:
-        ValueError: nulls below 1, "variogram" surrogates, which are of few maps only, too few regions, or no set with 3
-            genes that are measured.
+        ValueError: nulls below 1, too few regions, or no set with 3 genes that are measured.
     """
     if nulls < 1:
         raise ValueError(f"nulls must be >= 1, got {nulls}")
-    if kind == "variogram":
-        raise ValueError("kind must be 'spin' or 'moran' for genes, got 'variogram'")
     slopes = np.zeros(regions.expression.shape)
     place = {name: at for at, name in enumerate(regions.names)}
     folds = [
@@ -75,19 +71,18 @@ def gene_importance(
     if not folds:
         raise ValueError(f"regions must be {2 * FEWEST} at least for folds, got {len(regions)}")
     for learn, left in folds:
-        network = replace(attention, also=())
+        network = SetAttention(attention.needs_genes, attention.device)
         network.held_out = attention.held_out
         network.fit(learn, np.arange(len(learn)), seed)
         slopes[[place[name] for name in left.names]] = np.nan_to_num(network.slopes(left)) / len(folds)
     z = Scaling.of(regions.expression)(regions.expression)
     observed = (z * slopes).sum(0)
-    if regions.placed:
-        assert regions.coordinates is not None
-        made = surrogates(kind, z, regions.coordinates, regions.hemisphere, nulls, seed, groups_of(regions))
-    else:
+    if regions.coordinates is None:
         rng = np.random.default_rng(seed)
-        made = (z[rng.permutation(len(z))] for _ in range(nulls))
-    return _tables(regions.genes, observed, np.stack([(maps * slopes).sum(0) for maps in made]), sets)
+        orders = np.stack([rng.permutation(len(z)) for _ in range(nulls)])
+    else:
+        orders = spins(regions.coordinates, regions.hemisphere, nulls, seed, groups_of(regions))
+    return _tables(regions.genes, observed, np.stack([(z[rows] * slopes).sum(0) for rows in orders]), sets)
 
 
 def _tables(
@@ -146,10 +141,31 @@ def read_gmt(path: str | Path) -> dict[str, list[str]]:
     return sets
 
 
-def write_tables(folder: Path, genes: pd.DataFrame, sets: pd.DataFrame) -> Iterable[str]:
-    """genes.tsv, which is also the background list, and sets.tsv where there are sets."""
-    for name, table in (("genes", genes), ("sets", sets)):
-        if len(table):
-            with TableWriter(folder / f"{name}.tsv") as writer:
-                writer.write(table)
-            yield f"{name}.tsv"
+# ---------------------------------------------------------------------- a pair of regions
+
+
+def attended(method: Method, pair: Regions, known: Regions, top: int) -> pd.DataFrame:
+    """Known regions that two regions read from, or genes that attend to genes. See `ConnectivityPredictor.explain`.
+
+    Args:
+        known: The regions of the fit, in any order.
+
+    Raises:
+        ValueError: A method without attention.
+    """
+    if isinstance(method, SeedMethod):
+        weights = method.weights(pair)
+        order = np.argsort(weights, axis=None, kind="stable")[::-1][:top]
+        i, j = np.unravel_index(order, weights.shape)
+        genes = np.array(pair.genes, dtype=object)
+        columns = {"gene_i": np.array(["CLS", *pair.genes], dtype=object)[i], "gene_j": genes[j]}
+        return pd.DataFrame({**columns, "weight": weights[i, j].astype(np.float64)})
+    attention = attention_of(method)
+    if attention is None:
+        raise ValueError("explain is for methods with attention: the default, 'attention' and architecture='seed'")
+    names = np.array(sorted(known.names), dtype=object)
+    parts = []
+    for name, weights in zip(pair.names, attention.read(pair), strict=True):
+        order = np.argsort(-weights, kind="stable")[:top]
+        parts.append(pd.DataFrame({"region": name, "known": names[order], "weight": weights[order]}))
+    return pd.concat(parts, ignore_index=True)

@@ -18,26 +18,21 @@ from omniset.estimators.mixture import Arrays
 from omniset.fitted import Estimator
 from omniset.regions.baselines import METHODS
 from omniset.regions.blend import Blend, attention_of
-from omniset.regions.data import Pairs, PairValues, Regions
-from omniset.regions.genes import attended
-from omniset.regions.importance import gene_importance, read_gmt
-from omniset.regions.kept import joined, parted
-from omniset.regions.methods import Method
+from omniset.regions.data import Pairs, PairValues, Regions, known_pairs, matrix_of
+from omniset.regions.importance import attended, gene_importance, read_gmt
+from omniset.regions.method import Method, joined, parted
 from omniset.regions.options import PredictorOptions
 from omniset.regions.reading import read_regions
-from omniset.regions.scales import check_scale, rescaled
-from omniset.regions.scaling import known_pairs, matrix_of
+from omniset.regions.scaling import check_scale, rescaled
 from omniset.regions.scores import pearson
+from omniset.regions.seed import SeedMethod
 from omniset.regions.set_attention import SetAttention
-from omniset.regions.splits import FEWEST
-from omniset.regions.training import NetworkMethod, SeedMethod
 from omniset.runs import devices
 from omniset.tables.gene_vectors import GeneVectors, read_gene_vectors
 from omniset.tables.genes import match
 from omniset.training import artefacts, schema
 
 LEAST, LEAST_GENES = 12, 10  # regions
-OWN = ("blend", "blend-position", "no-attention", "attention", "attention-position")
 SLASH = "__"  # names of modules have no slash
 ONE_SIDED = "the model learned from one hemisphere: what it predicts between the two is extrapolated"
 LABELS = ("hemisphere", "network", "structure")
@@ -47,8 +42,8 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
     """Predicts connectivity of pairs of brain regions from the genes that the regions express.
 
     The default, method="blend", is a weighted sum of a network whose new regions attend to the set of known regions
-    (`omniset.regions.model.RegionSetAttention`), two-step kernel ridge and boosted trees. Regions that are held back
-    decide on the weights: see `omniset.regions.blend.Blend`. Connectivity without direction is predicted alike for
+    (`omniset.regions.set_attention.RegionSetAttention`), two-step kernel ridge and boosted trees. Regions that are held
+    back decide on the weights: see `omniset.regions.blend.Blend`. Connectivity without direction is predicted alike for
     (i, j) and (j, i). Pairs of the regions learned from may be unknown: what is known is used as it is.
 
     Args:
@@ -80,7 +75,6 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
         connectivity: Any = None,
         *,
         gene_vectors: GeneVectors | str | Path | None = None,
-        also: Sequence[Regions] = (),
         folder: str | Path | None = None,
         resume: bool = False,
         **options: Any,
@@ -91,14 +85,11 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
             expression: Regions x genes: a path, a DataFrame, an AnnData, or `Regions`, which hold all three.
             coordinates: x, y, z in mm of each region: a path or a DataFrame. None: not known.
             connectivity: A path, a DataFrame or a square array. See `omniset.regions.reading.read_regions`.
-            gene_vectors: For "seed" and "concat": vectors of genes, such as gene2vec's, or their path; genes without
-                one are left out. None: vectors are learned.
-            also: More regions with connectivity for "multiset" to practise on, such as those of other subjects or of
-                another atlas; what is read for new regions is the connectivity of the regions alone. Where regions are
-                held back to weigh the parts, those of the same names are left out of these too.
-            folder: Keep checkpoints of "seed" and "concat" here; the others learn in seconds, and have none.
+            gene_vectors: For "seed": vectors of genes, such as gene2vec's, or their path; genes without one are left
+                out. None: vectors are learned.
+            folder: Keep checkpoints of "seed" here; the others learn in seconds, and have none.
             resume: Go on with an interrupted run in this folder.
-            **options: Of `read_regions`: fisher_z, zero_negative, directed, genes.
+            **options: Of `read_regions`: fisher_z, zero_negative, directed, only.
 
         Raises:
             ValueError: An argument out of its bounds, or bad values in the input.
@@ -106,17 +97,16 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
         self.check_arguments()
         self.check_resumed(folder, resume)
         regions = _as_regions(expression, coordinates, connectivity, **options)
-        rows = np.arange(len(regions))
-        return self.fit_rows(regions, rows, gene_vectors=gene_vectors, also=also, folder=folder, resume=resume)
+        rows = range(len(regions))
+        return self.fit_rows(regions, rows, gene_vectors=gene_vectors, folder=folder, resume=resume)
 
     @devices.one_blas_thread()
     def fit_rows(
         self,
         regions: Regions,
-        rows: Int[np.ndarray, " rows"],
+        rows: Sequence[int] | Int[np.ndarray, " rows"],
         *,
         gene_vectors: GeneVectors | str | Path | None = None,
-        also: Sequence[Regions] = (),
         folder: str | Path | None = None,
         resume: bool = False,
         say: Callable[[str], None] = lambda line: None,
@@ -128,13 +118,8 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
         self.check_arguments()
         regions, vectors = self._with_vectors(regions, gene_vectors)
         train = regions.take(np.sort(rows))
-        if also:
-            also = _practice(self, train, also)
-            sizes = ", ".join(str(len(one)) for one in also)
-            note = f"the network has practised on {len(also)} more connectome(s), of {sizes} regions"
-            train = train.with_(notes=[*train.notes, note])
-        method = self.make(vectors, say, also)
-        if isinstance(method, NetworkMethod):
+        method = self.make(vectors, say)
+        if isinstance(method, SeedMethod):
             method.folder, method.resume = None if folder is None else Path(folder), resume
             method.settings = self.fingerprint()
         method.fit(train, np.arange(len(train)), self.seed)
@@ -233,7 +218,6 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
         self,
         *,
         nulls: int = 1000,
-        kind: str = "spin",
         gene_sets: Mapping[str, Sequence[str]] | str | Path | None = None,
     ) -> tuple[pd.DataFrame, pd.DataFrame]:
         """Which genes predictions of unseen regions rest on, for all genes, beside maps of other places.
@@ -241,9 +225,7 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
         See `omniset.regions.importance.gene_importance`, which says what the columns are.
 
         Args:
-            nulls: Surrogate maps of each gene.
-            kind: "spin", "moran" or "variogram": see `omniset.regions.surrogates`. Without coordinates rows are
-                permuted.
+            nulls: Spun maps of each gene, see `omniset.regions.nulls.spins`. Without coordinates rows are permuted.
             gene_sets: Of names, or a GMT file. None: none.
 
         Returns:
@@ -259,7 +241,7 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
                 "importance is of methods that attend to known regions with genes: the default, 'attention'"
             )
         sets = read_gmt(gene_sets) if isinstance(gene_sets, str | Path) else dict(gene_sets or {})
-        return gene_importance(self.regions_, attention, nulls, kind, self.seed, sets)
+        return gene_importance(self.regions_, attention, nulls, self.seed, sets)
 
     # ------------------------------------------------------------------ on disk
 
@@ -268,7 +250,7 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
 
     def _networks(self) -> nn.Module:
         method = self._fitted()
-        if isinstance(method, NetworkMethod):
+        if isinstance(method, SeedMethod):
             return nn.ModuleDict({method.name: method.network})
         return nn.ModuleDict({"arrays": Arrays.of(_named(parted(method.state())[1]))})
 
@@ -297,7 +279,7 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
         method = self.make(None if width is None else np.zeros((len(train.genes), width), np.float32))
         # In the order in which the method learned: sums are then the same to the bit.
         ordered = train.take(sorted(range(len(train)), key=train.names.__getitem__))
-        if isinstance(method, NetworkMethod):
+        if isinstance(method, SeedMethod):
             method.built(fitted["state"], ordered, weights)
         else:
             arrays = weights.build(partial(Arrays.empty, fitted["arrays"]), "arrays.").arrays()
@@ -315,17 +297,17 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
 
     @property
     def history_(self) -> dict[str, list[dict[str, Any]]]:
-        return {part.name: part.history for part in self._with_history()}
+        return {name: part.history for name, part in self._with_history().items()}
 
     @history_.setter
     def history_(self, histories: dict[str, list[dict[str, Any]]]) -> None:
-        for part in self._with_history():
-            part.history = histories.get(part.name, []) if isinstance(histories, dict) else []
+        for name, part in self._with_history().items():
+            part.history = histories.get(name, []) if isinstance(histories, dict) else []
 
-    def _with_history(self) -> list[NetworkMethod | SetAttention]:
+    def _with_history(self) -> dict[str, SeedMethod | SetAttention]:
         method = self._fitted()
-        parts = method.fitted.values() if isinstance(method, Blend) else [method]
-        return [part for part in parts if isinstance(part, NetworkMethod | SetAttention)]
+        parts: dict[str, Method] = method.fitted if isinstance(method, Blend) else {method.name: method}
+        return {name: part for name, part in parts.items() if isinstance(part, SeedMethod | SetAttention)}
 
     @property
     def weights_(self) -> dict[str, float]:
@@ -336,57 +318,33 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
     def check_arguments(self) -> None:
         """Raise the ValueError that fit would, where that can be said without regions."""
         self.check_options()
-        names = ("attention",) if self.architecture != "multiset" else (*OWN, *METHODS)
-        if self.method is not None and self.method not in names:
-            raise ValueError(
-                f"method must be one of {', '.join(names)} with architecture={self.architecture!r}, got {self.method!r}"
-            )
-        if self.architecture != "multiset" and self.dim % (self.num_heads or 4):
-            raise ValueError(
-                f"dim must be divisible by num_heads, got dim={self.dim} and num_heads={self.num_heads or 4}"
-            )
+        if self.architecture == "seed":
+            if self.method != "blend" or not self.genes:
+                raise ValueError('method and genes are for architecture="multiset", got architecture="seed"')
+            if self.dim % self.num_heads:
+                raise ValueError(
+                    f"dim must be divisible by num_heads, got dim={self.dim} and num_heads={self.num_heads}"
+                )
         devices.find(self.device)
 
     def make(
         self,
         vectors: Float[np.ndarray, "genes token_dim"] | None = None,
         say: Callable[[str], None] = lambda line: None,
-        also: Sequence[Regions] = (),
     ) -> Method:
         """The method that these arguments stand for, not fitted."""
-        method = self._made(vectors, say, also)
+        method: Method
+        if self.architecture == "seed":
+            options = {name: getattr(self, name) for name in ("dim", "num_heads", "depth", "cls", "pooling")}
+            method = SeedMethod(vectors, options, self.epochs, self.device, self.progress)
+        elif self.method == "blend":
+            method = Blend(self.genes, self.device, say)
+        elif self.method == "attention":
+            method = SetAttention(self.genes, self.device)
+        else:
+            method = METHODS[self.method](self.genes)
         method.held_out = self.held_out
         return method
-
-    def _made(
-        self, vectors: Float[np.ndarray, "genes token_dim"] | None, say: Callable[[str], None], also: Sequence[Regions]
-    ) -> Method:
-        if self.architecture != "multiset":
-            names = ["dim", "depth", "pooling", "dropout", "bins"] + ["cls"] * (self.architecture == "seed")
-            return SeedMethod(
-                self.architecture,
-                vectors,
-                {"num_heads": self.num_heads or 4, **self._named(names)},
-                batch_size=self.batch_size or 23,
-                learning_rate=self.learning_rate or 1e-3,
-                **self._named(["epochs", "weight_decay", "symmetry", "device", "progress"]),
-            )
-        attention = partial(
-            SetAttention,
-            num_heads=self.num_heads or 8,
-            batch_size=self.batch_size or 200,
-            learning_rate=self.learning_rate or 0.05,
-            also=also,
-            **self._named(["components", "steps", "device"]),
-        )
-        if self.method in (None, "blend", "blend-position", "no-attention"):
-            return Blend(attention, self.method != "blend-position", self.method != "no-attention", say)
-        if self.method in ("attention", "attention-position"):
-            return attention(name=self.method, genes_too=self.method == "attention")
-        return METHODS[self.method]()
-
-    def _named(self, options: Sequence[str]) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in options}
 
     def _fitted(self) -> Method:
         self.require_fitted()
@@ -416,7 +374,25 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
 
     def aligned(self, regions: Regions) -> Regions:
         """With the genes of the fit, in their order; NaN where one is not there."""
-        return _aligned(regions, self.regions_.genes, self.regions_.directed)
+        genes, directed = self.regions_.genes, self.regions_.directed
+        if regions.genes == genes:
+            return regions.with_(directed=directed)
+        matched = match(genes, regions.genes)
+        if not matched.matched:
+            raise ValueError(
+                f"none of the model's genes, such as {genes[0]!r}, is there; there are such as {regions.genes[0]!r}"
+            )
+        values = np.full((len(regions), len(genes)), np.nan, np.float32)
+        here = matched.positions >= 0
+        values[:, here] = regions.expression[:, matched.positions[here]]
+        share = 1 - here.mean()
+        if share > 0.1:
+            warnings.warn(
+                f"{share:.0%} of the model's {len(genes):,} genes are not there, such as {matched.unmatched[0]!r}: "
+                "they count as not measured",
+                stacklevel=4,
+            )
+        return regions.with_(genes=list(genes), expression=values, directed=directed)
 
     def _with_vectors(
         self, regions: Regions, given: GeneVectors | str | Path | None
@@ -426,7 +402,7 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
         if given is None:
             return regions, None
         if self.architecture == "multiset":
-            raise ValueError("gene_vectors are for architecture='seed' and 'concat'")
+            raise ValueError("gene_vectors are for architecture='seed'")
         vectors = given if isinstance(given, GeneVectors) else read_gene_vectors(given)
         chosen, joined = vectors.of(regions.genes)
         here = np.flatnonzero(joined.positions >= 0)
@@ -444,54 +420,6 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
 def _named(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """By names that a module may have."""
     return {name.replace("/", SLASH): array for name, array in arrays.items()}
-
-
-def _aligned(regions: Regions, genes: list[str], directed: bool) -> Regions:
-    """With these genes, in this order; NaN where one is not there."""
-    if regions.genes == genes:
-        return regions.with_(directed=directed)
-    matched = match(genes, regions.genes)
-    if not matched.matched:
-        raise ValueError(
-            f"none of the model's genes, such as {genes[0]!r}, is there; there are such as {regions.genes[0]!r}"
-        )
-    values = np.full((len(regions), len(genes)), np.nan, np.float32)
-    here = matched.positions >= 0
-    values[:, here] = regions.expression[:, matched.positions[here]]
-    share = 1 - here.mean()
-    if share > 0.1:
-        warnings.warn(
-            f"{share:.0%} of the model's {len(genes):,} genes are not there, such as {matched.unmatched[0]!r}: they "
-            "count as not measured",
-            stacklevel=5,
-        )
-    return regions.with_(genes=list(genes), expression=values, directed=directed)
-
-
-def _practice(options: PredictorOptions, train: Regions, also: Sequence[Regions]) -> list[Regions]:
-    """More regions to practise on, with the genes of those to learn from, in the order of their names.
-
-    Raises:
-        ValueError: The method does not practise; or the regions are too few, have no connectivity, no places where the
-            others have, or expression on another scale.
-    """
-    used = options.method if options.architecture == "multiset" else options.architecture
-    if used not in (None, *OWN) or used == "no-attention":
-        raise ValueError(f"also is for methods that attend to known regions: the default, not {used!r}")
-    practice, least = [], 2 * FEWEST  # of which some can be hidden
-    for at, one in enumerate(also):
-        if one.connectivity is None or len(one) < least:
-            known = "without connectivity" if one.connectivity is None else "with connectivity"
-            raise ValueError(f"also[{at}] must be {least} regions with connectivity at least, got {len(one)} {known}")
-        if train.placed and not one.placed:
-            raise ValueError(f"also[{at}] must have coordinates of every region, as the regions to learn from have")
-        one = _aligned(one, train.genes, train.directed)
-        try:
-            check_scale(train.expression, one.expression)
-        except ValueError as error:
-            raise ValueError(f"also[{at}]: {str(error).partition('. Give')[0]}") from error
-        practice.append(one.take(sorted(range(len(one)), key=one.names.__getitem__)))
-    return practice
 
 
 def _tables(train: Regions) -> dict[str, pd.DataFrame]:

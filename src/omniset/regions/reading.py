@@ -6,28 +6,25 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Int
 
-from omniset.regions.data import Regions
-from omniset.regions.formats import (
-    Connectivity,
-    Expression,
-    check_target,
+from omniset.regions.connectivity import Connectivity, check_target, read_connectivity, unknown_regions
+from omniset.regions.coordinates import (
+    check_parts,
     hemisphere_of_name,
     network_of_name,
-    read_connectivity,
     read_coordinates,
-    read_expression,
-    unknown_regions,
+    within,
 )
-from omniset.regions.formats.tables import WHOLE, name_of
-from omniset.regions.structures import check_parts, within
-from omniset.tables.files import listed
-from omniset.tables.genes import match
+from omniset.regions.data import Regions
+from omniset.regions.expression import Expression, read_expression
+from omniset.regions.files import WHOLE, name_of
+from omniset.tables.files import TableFile, listed
 
 LEAST = 10  # regions, and genes, that anything can be learned from
 PAIR = 2  # regions that anything can be predicted of
@@ -60,9 +57,7 @@ def read_regions(
     fisher_z: bool = False,
     zero_negative: bool = False,
     directed: bool = False,
-    genes: Sequence[str] | None = None,
     aliases: Mapping[str, str] | None = None,
-    missing_rows: Literal["drop", "keep"] = "drop",
     only: Sequence[str] | None = None,
 ) -> Regions:
     """Read what is known of brain regions and join it by the regions' names, in the order of the expression.
@@ -75,15 +70,12 @@ def read_regions(
     Without coordinates, hemisphere and network are those that names tell, as in "7Networks_LH_Vis_1".
 
     Args:
-        expression: See `omniset.regions.formats.read_expression`.
-        connectivity: See `read_connectivity` there, also for `fisher_z`, `zero_negative` and `directed`. None: to be
-            predicted.
-        coordinates: See `read_coordinates` there.
-        genes: Take these genes, in this order; names as `omniset.tables.genes.match` finds them. Those that the
-            expression lacks are left out. None: all.
+        expression: See `omniset.regions.expression.read_expression`.
+        connectivity: See `omniset.regions.connectivity.read_connectivity`, also for `fisher_z`, `zero_negative` and
+            `directed`. None: to be predicted.
+        coordinates: See `omniset.regions.coordinates.read_coordinates`.
         aliases: Other names of genes, alias to name.
-        missing_rows: "keep" regions without any expression, as rows of NaN, or "drop" them.
-        only: Take the regions of one part of the brain, as `omniset.regions.structures.within` says. None: all.
+        only: Take the regions of one part of the brain, as `omniset.regions.coordinates.within` says. None: all.
 
     Raises:
         OSError: A file is not there or may not be read.
@@ -91,18 +83,15 @@ def read_regions(
         ValueError: As the readers of the files raise it; fewer than 10 regions that join (2 without connectivity), also
             of the part that is asked for, a hemisphere that is not known, or fewer than 10 genes.
     """
-    if missing_rows not in ("drop", "keep"):
-        raise ValueError(f"missing_rows must be 'drop' or 'keep', got {missing_rows!r}")
     check_parts(only or ())
     options: dict[str, Any] = {"fisher_z": fisher_z, "zero_negative": zero_negative, "directed": directed}
     files = _read(expression, connectivity, coordinates, aliases, options)
     notes, expressing, target = files.notes, files.named[0].file, files.named[-1].file
     least = PAIR if connectivity is None else LEAST
     rows = _part(files, _join(files.named, least, notes), only or (), least)
-    measured, values = _chosen(files.expressed.frame, genes, aliases, expressing, notes)
-    values = values[rows[0]]
+    values = files.expressed.frame.to_numpy()[rows[0]]
     names = [files.named[0].names[i] for i in rows[0]]
-    chosen = _expressed(values, names, expressing, missing_rows, notes)
+    chosen = _expressed(values, names, expressing, notes)
     square = None
     if files.matrix is not None:
         at = rows[-1][chosen]
@@ -121,11 +110,11 @@ def read_regions(
         )
     if square is not None:
         check_target(square, target)
-    measured, values = _with_values(measured, values[chosen], expressing, notes)
+    genes, values = _with_values(files.expressed.frame.columns.tolist(), values[chosen], expressing, notes)
     names = [names[i] for i in chosen]
     return Regions(
         names=names,
-        genes=measured,
+        genes=genes,
         expression=values.astype(np.float32),
         connectivity=square,
         directed=directed,
@@ -273,39 +262,16 @@ def _plain(name: str) -> str:
     return str(int(number[1])) if number else name
 
 
-def _chosen(
-    frame: pd.DataFrame, genes: Sequence[str] | None, aliases: Mapping[str, str] | None, file: str, notes: list[str]
-) -> tuple[list[str], np.ndarray]:
-    """The chosen genes, by the names in the choice, and their columns."""
-    names = frame.columns.tolist()
-    if genes is None:
-        return names, frame.to_numpy()
-    joined = match(list(genes), names, aliases)
-    if joined.duplicates:
-        raise ValueError(f"genes must have each gene once, {joined.duplicates[0]!r} is there more than once")
-    if joined.unmatched:
-        notes.append(f"{file} lacks {len(joined.unmatched):,} of {len(genes):,} genes: {listed(joined.unmatched, 5)}")
-    if joined.matched < LEAST:
-        raise ValueError(
-            f"{file} has {joined.matched} of the {len(genes):,} genes asked for, at least {LEAST} are needed"
-        )
-    here = joined.positions >= 0
-    return [gene for gene, one in zip(genes, here, strict=True) if one], frame.to_numpy()[:, joined.positions[here]]
-
-
-def _expressed(
-    values: np.ndarray, names: list[str], file: str, missing_rows: str, notes: list[str]
-) -> Int[np.ndarray, " kept"]:
-    """Positions of the regions with expression, or of all that are to be kept."""
+def _expressed(values: np.ndarray, names: list[str], file: str, notes: list[str]) -> Int[np.ndarray, " kept"]:
+    """Positions of the regions with expression."""
     empty = np.isnan(values).all(1)
-    keep = missing_rows == "keep"
     if empty.any():
         without = [names[i] for i in np.flatnonzero(empty)]
         notes.append(
-            f"{file}: {len(without)} region(s) have no expression (no tissue sample) and are "
-            f"{'kept' if keep else 'left out'}: {listed(without, 5)}"
+            f"{file}: {len(without)} region(s) have no expression (no tissue sample) and are left out: "
+            f"{listed(without, 5)}"
         )
-    return np.arange(len(names)) if keep else np.flatnonzero(~empty)
+    return np.flatnonzero(~empty)
 
 
 def _with_values(genes: list[str], values: np.ndarray, file: str, notes: list[str]) -> tuple[list[str], np.ndarray]:
@@ -320,3 +286,25 @@ def _with_values(genes: list[str], values: np.ndarray, file: str, notes: list[st
     if len(columns) < LEAST:
         raise ValueError(f"{file} has {len(columns)} genes with values, at least {LEAST} are needed")
     return [genes[i] for i in columns], values[:, columns]
+
+
+# ---------------------------------------------------------------------- pairs
+
+
+def read_pairs(path: Path, names: Sequence[str]) -> pd.DataFrame:
+    """The first two columns of a table of pairs."""
+    file = TableFile(path)
+    if len(file.columns) < 2:
+        raise file.error(None, "must have two columns, the names of both regions of each pair")
+    columns = list(file.columns[:2])
+    if set(columns) <= set(names):
+        raise file.error(None, f"must have a header, its first line is a pair: {columns[0]!r}, {columns[1]!r}")
+    frames = [pd.DataFrame({name: chunk.text(name).to_pylist() for name in columns}) for chunk in file.chunks()]
+    pairs = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
+    lacking = np.argwhere(~pairs.isin(names).to_numpy())
+    if len(lacking):
+        row, column = lacking[0]
+        raise ValueError(
+            f"{path}: pair {row + 1}: region {pairs.iloc[row, column]!r} is not there, regions are such as {names[0]!r}"
+        )
+    return pairs

@@ -1,18 +1,34 @@
-"""Expression and places on scales of the regions that are learned from, and their known connectivity."""
+"""Expression on the scale of the regions that are learned from: its genes, its components, and is new expression on it?
+
+A model takes values as they are: what is ten times as large, or z-scores where the fit had 0 to 1, is far from all that
+it has learned, and would be predicted all the same. So the values of each new region are compared with those of each
+region of the fit, over the genes of both: where they lie, how large they are, and their sign. A new region of the same
+data may be unlike all others in many genes, but its values as a whole lie among those of the others, or near them;
+another unit, a logarithm or standardised genes move them all.
+"""
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 from jaxtyping import Bool, Float
+from scipy.stats import rankdata
 
-from omniset.regions.data import Pairs, PairValues, Regions
-from omniset.regions.kept import Kept
-from omniset.regions.splits import mirrored
+from omniset.regions.data import Regions
 
 SMALLEST = 1e-13  # of variances, beside the largest: what is below is rounding
+RESCALE = ("genes", "ranks")
+GENES, REGIONS = 10, 10  # the fewest genes to compare, the fewest regions to rescale
+# From the outermost region of the fit to the middle one of the new: in quartile ranges, and the ratio of their sizes.
+# Held-out regions of three atlases, of normalised, standardised and logarithmic values, stay below the second pair.
+REFUSED, DOUBTED = (2.0, 3.0), (1.4, 1.5)
+TYPICAL = 2.5  # ratio of the middle sizes that is doubted of many regions
+NEGATIVE = 0.1  # share of values from which on negative ones belong to a scale
+SURE = 100  # values that are enough to say that a scale has no negative ones
+OUTSIDE = 0.25  # share of genes
 
 
 @dataclass(frozen=True)
@@ -56,7 +72,7 @@ class Components:
         scaling: Of expression.
     """
 
-    KEPT: ClassVar[Kept] = {"axes": None, "scaling": Scaling}
+    FIELDS: ClassVar = {"axes": None, "scaling": Scaling}
 
     axes: Float[np.ndarray, "genes components"]
 
@@ -81,35 +97,146 @@ def squared_distances(
     return np.maximum(a + b - 2 * (left @ right.T), 0)
 
 
-def places_of(regions: Regions) -> Float[np.ndarray, "regions 3"]:
-    """Coordinates, which must be known."""
-    assert regions.coordinates is not None
-    return np.asarray(regions.coordinates, dtype=np.float64)
+# ---------------------------------------------------------------------- new expression
 
 
-def mirrored_places(regions: Regions) -> Float[np.ndarray, "regions 3"]:
-    """(|x|, y, z): of a region and its mirror image the same."""
-    return mirrored(places_of(regions))
+@dataclass
+class _Values:
+    """The values of regions as a whole.
+
+    Attributes:
+        quartiles: Of all values, without the median.
+        middle: Median of each region.
+        size: 0.9 quantile of the absolute values of each region.
+        spread: Between the quartiles of each region.
+        negative: Share of all values.
+        number: Of all values.
+    """
+
+    quartiles: tuple[float, float]
+    middle: Float[np.ndarray, " regions"]
+    size: Float[np.ndarray, " regions"]
+    spread: Float[np.ndarray, " regions"]
+    negative: float
+    number: int
+
+    @classmethod
+    def of(cls, values: Float[np.ndarray, "regions genes"]) -> _Values:
+        rows = [row[np.isfinite(row)].astype(np.float64) for row in values]
+        rows = [row for row in rows if len(row)]
+        everything = np.concatenate(rows)
+        low, middle, high = np.array([np.quantile(row, (0.25, 0.5, 0.75)) for row in rows]).T
+        size = np.array([np.quantile(np.abs(row), 0.9) for row in rows])
+        below, above = np.quantile(everything, (0.25, 0.75)).tolist()
+        # What rounding leaves below 0 is no sign.
+        negative = float((everything < -0.01 * np.median(size)).mean())
+        return cls((below, above), middle, size, high - low, negative, len(everything))
 
 
-def known_pairs(regions: Regions) -> tuple[Pairs, PairValues]:
-    """Pairs of known connectivity, and this."""
-    pairs = regions.pairs()
-    assert regions.connectivity is not None
-    return pairs, np.asarray(regions.connectivity[tuple(pairs.T)], dtype=np.float64)
+def check_scale(fit: Float[np.ndarray, "regions genes"], new: Float[np.ndarray, "others genes"]) -> None:
+    """Warn where new expression may be on another scale than that of the fit, NaN where a gene was not measured.
+
+    Raises:
+        ValueError: It clearly is.
+    """
+    shared = _shared(fit, new)
+    if shared.sum() < GENES:
+        return
+    fit, new = fit[:, shared], new[:, shared]
+    one, other = _Values.of(fit), _Values.of(new)
+    apart, ratio = _distance(one, other)
+    signs = _other_signs(one, other)
+    typical = float(np.median(other.size) / np.median(one.size)) if np.median(one.size) else 1.0
+    many = len(other.size) >= REGIONS and not 1 / TYPICAL < typical < TYPICAL
+    if apart < DOUBTED[0] and ratio < DOUBTED[1] and not signs and not many:
+        outside = _outside(fit, new)
+        if outside > OUTSIDE:
+            warnings.warn(
+                f"expression of {outside:.0%} of the genes is far outside of what the model has learned from: "
+                "predictions extrapolate. Was it processed otherwise, or are the regions of another structure?",
+                stacklevel=4,
+            )
+        return
+    (low, high), (from_, to) = other.quartiles, one.quartiles
+    gap = f"half of its values lie between {low:.3g} and {high:.3g}, at fit between {from_:.3g} and {to:.3g}"
+    if signs:
+        gap += f", and {other.negative:.0%} are negative, at fit {one.negative:.0%}"
+    if signs or apart > REFUSED[0] or ratio > REFUSED[1]:
+        raise ValueError(
+            f"expression is on another scale than at fit: {gap}. Give it as it was at fit; or, where the new regions "
+            f"are a sample like those of the fit and {REGIONS} at least, rescale='genes' takes each gene to its mean "
+            "and deviation at fit, rescale='ranks' to its distribution there"
+        )
+    warnings.warn(f"expression may be on another scale than at fit: {gap}", stacklevel=4)
 
 
-def centred_target(regions: Regions) -> tuple[float, Float[np.ndarray, "n n"]]:
-    """Mean of the known connectivity, and the matrix of differences from it; NaN: not known."""
-    pairs, values = known_pairs(regions)
-    mean = float(values.mean())
-    return mean, matrix_of(regions, pairs, values - mean)
+def rescaled(
+    fit: Float[np.ndarray, "regions genes"], new: Float[np.ndarray, "others genes"], how: str
+) -> Float[np.ndarray, "others genes"]:
+    """New expression on the scale of the fit, gene by gene: new regions are taken for a sample like those of the fit.
+
+    Args:
+        how: "genes": (x - mean of new) / (deviation of new) * (deviation at fit) + (mean at fit); whatever is linear
+            between both is undone. "ranks": the quantile at fit of the rank among the new; whatever is monotone.
+
+    Raises:
+        ValueError: Another `how`, or too few regions to tell a distribution.
+    """
+    if how not in RESCALE:
+        raise ValueError(f"rescale must be one of {', '.join(RESCALE)}, got {how!r}")
+    if len(new) < REGIONS:
+        raise ValueError(
+            f"rescale={how!r} needs {REGIONS} new regions at least to tell their distribution, got {len(new)}"
+        )
+    scaled = np.full(new.shape, np.nan)
+    constant = 0
+    for gene in np.flatnonzero(_shared(fit, new)):
+        known = np.isfinite(new[:, gene])
+        values = new[known, gene].astype(np.float64)
+        target = fit[np.isfinite(fit[:, gene]), gene].astype(np.float64)
+        if values.min() == values.max():
+            constant += 1
+            scaled[known, gene] = target.mean() if how == "genes" else np.median(target)
+        elif how == "genes":
+            scaled[known, gene] = (values - values.mean()) / values.std() * target.std() + target.mean()
+        else:
+            rank = rankdata(values)  # of values that are the same, the mean
+            scaled[known, gene] = np.quantile(target, (rank - 0.5) / len(rank), method="hazen")
+    if constant:
+        warnings.warn(
+            f"rescale={how!r}: {constant:,} gene(s) are the same in all new regions and are taken as in the middle of "
+            "the fit",
+            stacklevel=4,
+        )
+    return scaled.astype(new.dtype)
 
 
-def matrix_of(regions: Regions, pairs: Pairs, values: PairValues) -> Float[np.ndarray, "n n"]:
-    """Values of pairs as a matrix, NaN elsewhere; on both sides of the diagonal unless connectivity is directed."""
-    matrix = np.full((len(regions), len(regions)), np.nan)
-    matrix[tuple(pairs.T)] = values
-    if not regions.directed:
-        matrix[tuple(pairs.T[::-1])] = values
-    return matrix
+def _shared(
+    fit: Float[np.ndarray, "regions genes"], new: Float[np.ndarray, "others genes"]
+) -> Bool[np.ndarray, " genes"]:
+    return np.isfinite(fit).any(0) & np.isfinite(new).any(0)
+
+
+def _distance(fit: _Values, new: _Values) -> tuple[float, float]:
+    """How far the middle one of the new regions is from the outermost of the fit: in place, and in size."""
+    middle, size = float(np.median(new.middle)), float(np.median(new.size))
+    away = max(0.0, middle - fit.middle.max(), fit.middle.min() - middle)
+    unit = (fit.quartiles[1] - fit.quartiles[0]) or float(fit.size.max())  # most are 0
+    low, high = float(fit.size.min()), float(fit.size.max())
+    return away / unit if unit else 0.0, max(size / high, low / size) if size and high else 1.0
+
+
+def _other_signs(fit: _Values, new: _Values) -> bool:
+    """Negative values where there were none; or none where there were many, in a narrower range."""
+    if fit.negative == 0:
+        return new.negative >= NEGATIVE
+    none = new.negative == 0 and new.number >= SURE
+    return bool(none and fit.negative >= NEGATIVE and np.median(new.spread) < fit.spread.min())
+
+
+def _outside(fit: Float[np.ndarray, "regions genes"], new: Float[np.ndarray, "others genes"]) -> float:
+    """Share of genes whose median is further outside of the range at fit than that is wide."""
+    low, high = np.nanmin(fit, 0), np.nanmax(fit, 0)
+    middle = np.nanmedian(new, 0)
+    wide = high - low
+    return float(((middle < low - wide) | (middle > high + wide)).mean())

@@ -1,4 +1,4 @@
-"""The seed's networks of region pairs: cross-attention between two regions' genes, and what it is compared with.
+"""The seed's network of region pairs, cross-attention between two regions' genes, and how it is trained.
 
 Source: the document "CrossAttentionGene2VecModel - Detailed Architecture"; what it leaves open is said where it is
 decided. Regions are kept once, pairs are positions (i, j) into them: no input is ever copied per pair.
@@ -7,10 +7,14 @@ decided. Regions are kept once, pairs are positions (i, j) into them: no input i
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from functools import reduce
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
@@ -19,15 +23,28 @@ from torch import Tensor, nn
 from omniset.core.attention import log_multiplicity
 from omniset.core.checks import check_sizes
 from omniset.core.sets import SetBatch
-from omniset.core.states import State
 from omniset.layers import MultisetAttentionBlock
+from omniset.regions.data import Pairs, PairValues, Regions, known_pairs, matrix_of, places_of
+from omniset.regions.method import Method
+from omniset.regions.splits import FEWEST, split
+from omniset.runs import devices
+from omniset.training.artefacts import Weights
+from omniset.training.data import EpochSampler, Key, Lesson
+from omniset.training.fit import TrainingModule, fit
 from omniset.training.network import Standardize
 
-BINS, TOKEN_DIM, HIDDEN = 5, 200, (512, 256, 128)
+# As published.
+BINS, TOKEN_DIM, HIDDEN, DROPOUT = 5, 200, (512, 256, 128), 0.1
 CLS_DIM, CLS_SCALE = 6, 0.02
+SYMMETRY = 0.1  # weight of the mean of (f(i, j) - f(j, i))^2
+LEARNING_RATE, WEIGHT_DECAY = 1e-3, 1e-2
+BATCH = 23  # regions, all of whose pairs are learned from
 
 CLS = ("random", "spatial")
 POOLINGS = ("mean", "attention", "cls")
+COLUMNS_TOGETHER = 4  # of the grid
+PATIENCE = 10
+VALIDATION_FOLDS = 5  # one of which is kept back
 
 
 class ExpressionTokens(nn.Module):
@@ -35,9 +52,10 @@ class ExpressionTokens(nn.Module):
 
         t_g = W (U onehot(bin(x_g)) + u + v_g) + w,    bin(x) = how many of the edges 1/K, ..., (K-1)/K are <= x
 
-    with K bins, v_g the gene's vector, U token_dim x K and W dim x token_dim. Values below 0 fall into the first bin,
-    those above 1 into the last, as if clamped. Values and edges are compared in float32, whatever they come in, so that
-    a value on an edge is in the same bin everywhere. A gene whose expression is NaN is absent: its multiplicity is 0.
+    with K = 5 bins, v_g the gene's vector, U token_dim x K and W dim x token_dim. Values below 0 fall into the first
+    bin, those above 1 into the last, as if clamped. Values and edges are compared in float32, whatever they come in, so
+    that a value on an edge is in the same bin everywhere. A gene whose expression is NaN is absent: its multiplicity is
+    0.
 
     U onehot(bin) + u has K values and v_g one per gene, so W is applied to K + genes rows, however many regions there
     are.
@@ -48,7 +66,6 @@ class ExpressionTokens(nn.Module):
     Args:
         genes: Number of genes.
         dim: Width of the tokens.
-        bins: K.
         vectors: Of the genes; kept as they are, and stored with the model. None: learned, N(0, 1) at the start.
         token_dim: Width of the learned vectors; vectors that are given have their own.
 
@@ -62,19 +79,18 @@ class ExpressionTokens(nn.Module):
         self,
         genes: int,
         dim: int,
-        bins: int = BINS,
         vectors: Float[Tensor, "genes token_dim"] | None = None,
         token_dim: int = TOKEN_DIM,
     ) -> None:
         super().__init__()
-        check_sizes(genes=genes, dim=dim, bins=bins, token_dim=token_dim)
+        check_sizes(genes=genes, dim=dim, token_dim=token_dim)
         if vectors is None:
             self.vectors = nn.Parameter(torch.randn(genes, token_dim))
         else:
             _check_vectors(vectors, genes)
             self.register_buffer("vectors", vectors.detach().to(torch.get_default_dtype(), copy=True))
-        self.genes, self.bins = genes, bins
-        self.bin = nn.Linear(bins, self.vectors.shape[1])
+        self.genes = genes
+        self.bin = nn.Linear(BINS, self.vectors.shape[1])
         self.project = nn.Linear(self.vectors.shape[1], dim)
 
     def forward(self, expression: Float[Tensor, "regions genes"]) -> SetBatch:
@@ -96,8 +112,8 @@ class ExpressionTokens(nn.Module):
         """
         if expression.shape[1] != self.genes:
             raise ValueError(f"expression must have {self.genes:,} genes, got {expression.shape[1]:,}")
-        edges = torch.arange(1, self.bins, device=expression.device) / self.bins
-        bins = F.one_hot(torch.bucketize(expression.float(), edges, right=True), self.bins)
+        edges = torch.arange(1, BINS, device=expression.device) / BINS
+        bins = F.one_hot(torch.bucketize(expression.float(), edges, right=True), BINS)
         return bins.masked_fill(expression.isnan()[..., None], 0)
 
 
@@ -178,7 +194,7 @@ class RunningBatchNorm(nn.BatchNorm1d):
 class ConnectivityHead(nn.Module):
     """Linear, ReLU, BatchNorm, dropout for each of the widths `hidden`, then Linear to 1."""
 
-    def __init__(self, dim: int, hidden: Sequence[int] = HIDDEN, dropout: float = 0.1) -> None:
+    def __init__(self, dim: int, hidden: Sequence[int] = HIDDEN, dropout: float = DROPOUT) -> None:
         super().__init__()
         layers: list[nn.Module] = []
         for width in hidden:
@@ -192,102 +208,6 @@ class ConnectivityHead(nn.Module):
 
 
 # ---------------------------------------------------------------------- the networks
-
-
-class PairNetwork(nn.Module):
-    """What both networks have: tokens, CLS, layers, pooling, head. A layer is LN(x + MHA(x, y)), LN(h + FFN(h)), its
-    FFN dim - 4 dim - dim with ReLU.
-
-    Args:
-        genes: Number of genes: the columns of expression, in this order.
-        dim: Width of the tokens, divisible by num_heads.
-        depth: Number of layers.
-        pooling: "mean", "attention" or "cls", see `TokenPooling`.
-        dropout: Of the outputs of attention and FFN and within the head, in training.
-        bins: As in ExpressionTokens, and so vectors and token_dim.
-        hidden: Widths of the head's layers.
-
-    Raises:
-        ValueError: A size or a choice out of bounds; vectors as in ExpressionTokens.
-    """
-
-    cls: Tensor | None
-    reads_coordinates = False
-    """Whether `forward` needs coordinates; else they may be given and are not read."""
-    _vectors_of_a_pair = 1
-
-    def __init__(
-        self,
-        genes: int,
-        dim: int = 128,
-        num_heads: int = 4,
-        depth: int = 4,
-        pooling: str = "mean",
-        dropout: float = 0.1,
-        bins: int = BINS,
-        vectors: Float[Tensor, "genes token_dim"] | None = None,
-        token_dim: int = TOKEN_DIM,
-        hidden: Sequence[int] = HIDDEN,
-    ) -> None:
-        super().__init__()
-        check_sizes(dim=dim, num_heads=num_heads, depth=depth)
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout must be >= 0 and < 1, got {dropout!r}")
-        self.tokens = ExpressionTokens(genes, dim, bins, vectors, token_dim)
-        self.cls = nn.Parameter(CLS_SCALE * torch.randn(CLS_DIM))
-        self.cls_projection = nn.Linear(CLS_DIM, dim)
-        self.layers = nn.ModuleList(
-            MultisetAttentionBlock(dim, num_heads, 4 * dim, norm="post", dropout=dropout, activation="relu")
-            for _ in range(depth)
-        )
-        self.pool = TokenPooling(dim, pooling)
-        self.head = ConnectivityHead(dim * self._vectors_of_a_pair, hidden, dropout)
-
-    def forward(
-        self,
-        expression: Float[Tensor, "regions genes"],
-        pairs: Int[Tensor, "pairs 2"],
-        coordinates: Float[Tensor, "regions 3"] | None = None,
-        shard_size: int | None = None,
-    ) -> Float[Tensor, " pairs"]:
-        """Connectivity of each pair (i, j).
-
-        Args:
-            expression: (N, G) of all regions, once; NaN: not measured.
-            pairs: (B, 2) positions of i and j among the regions.
-            coordinates: (N, 3) in mm.
-            shard_size: Take the keys of every attention in shards of so many genes, with the same result.
-
-        Raises:
-            ValueError: Another number of genes; a position out of range; coordinates that are needed and are missing,
-                not finite, or of another number; coordinates before `standardise`; a shard_size < 1.
-        """
-        return self.head(self._pooled(expression, pairs, coordinates, shard_size))
-
-    def grid(
-        self,
-        expression: Float[Tensor, "regions genes"],
-        rows: Int[Tensor, " rows"],
-        columns: Int[Tensor, " columns"],
-        coordinates: Float[Tensor, "regions 3"] | None = None,
-    ) -> Float[Tensor, "rows columns"]:
-        """Connectivity of every pair (i, j) of i in rows and j in columns: what `forward` gives for these."""
-        pairs = torch.stack(torch.meshgrid(rows, columns, indexing="ij"), -1).flatten(0, 1)
-        return self(expression, pairs, coordinates).view(len(rows), len(columns))
-
-    def _pooled(
-        self, expression: Tensor, pairs: Tensor, coordinates: Tensor | None, shard_size: int | None
-    ) -> Float[Tensor, "pairs _"]:
-        """What the head reads of each pair."""
-        raise NotImplementedError
-
-    def _distinct(
-        self, expression: Tensor, pairs: Int[Tensor, "pairs 2"]
-    ) -> tuple[SetBatch, Int[Tensor, " pairs"], Int[Tensor, " pairs"]]:
-        """The tokens of every region that occurs, once, and where those of each pair's i and j are."""
-        _check_positions("pairs", pairs, len(expression))
-        regions, where = pairs.unique(return_inverse=True)
-        return self.tokens(expression[regions]), where[:, 0], where[:, 1]
 
 
 def _check_positions(name: str, positions: Tensor, regions: int) -> None:
@@ -305,17 +225,13 @@ def _with_cls(cls: Float[Tensor, "sets dim"], genes: SetBatch) -> SetBatch:
 
 
 def _attend(
-    block: Any, queries: Float[Tensor, "sets queries dim"], keys: SetBatch, shard_size: int | None = None
+    block: Any, queries: Float[Tensor, "sets queries dim"], keys: SetBatch
 ) -> Float[Tensor, "sets queries dim"]:
-    if shard_size is None:
-        everything = bool((keys.multiplicity > 0).all())  # then faster kernels will do
-        return block(queries, keys.elements, None if everything else keys.multiplicity)
-    shards = (block.reduce(queries, part.elements, part.multiplicity) for part in keys.shards(shard_size))
-    state: Any = reduce(State.merge, shards)
-    return block.finish(queries, state)
+    everything = bool((keys.multiplicity > 0).all())  # then faster kernels will do
+    return block(queries, keys.elements, None if everything else keys.multiplicity)
 
 
-class CrossAttention(PairNetwork):
+class CrossAttention(nn.Module):
     """The document's network: region i's genes, with CLS before them, attend to region j's.
 
         K = [t_j1, ..., t_jG]                                  keys and values of every layer
@@ -327,22 +243,55 @@ class CrossAttention(PairNetwork):
               spatial:  Linear(0.02 [s(c_i) ; s(c_j)]), s the standardisation with the training regions' mean and
                         standard deviation per axis, stored with the model
 
-    f(i, j) is not f(j, i). Genes that are absent are no keys and are not pooled.
+    The FFN is dim - 4 dim - dim with ReLU. f(i, j) is not f(j, i). Absent genes are no keys and are not pooled.
 
     The rows of Q never see one another: each row only meets region j. So with pooling="cls" no gene of region i reaches
     the prediction, against what the document says of this option; a warning says so. And so `grid` computes the rows of
     a region j once for all its partners i, as a row depends on the gene, its bin and j only.
 
     Args:
-        genes, **options: As in PairNetwork.
+        genes: Number of genes: the columns of expression, in this order.
+        dim: Width of the tokens, divisible by num_heads.
+        depth: Number of layers.
         cls: "random" or "spatial".
+        pooling: "mean", "attention" or "cls", see `TokenPooling`.
+        vectors, token_dim: As in ExpressionTokens.
+        hidden: Widths of the head's layers.
+        dropout: Of the outputs of attention and FFN and within the head, in training.
+
+    Raises:
+        ValueError: A size or a choice out of bounds; vectors as in ExpressionTokens.
     """
 
-    def __init__(self, genes: int, *, cls: str = "random", **options: Any) -> None:
+    cls: Tensor | None
+
+    def __init__(
+        self,
+        genes: int,
+        dim: int = 128,
+        num_heads: int = 4,
+        depth: int = 4,
+        cls: str = "random",
+        pooling: str = "mean",
+        vectors: Float[Tensor, "genes token_dim"] | None = None,
+        token_dim: int = TOKEN_DIM,
+        hidden: Sequence[int] = HIDDEN,
+        dropout: float = DROPOUT,
+    ) -> None:
+        super().__init__()
         if cls not in CLS:
             raise ValueError(f"cls must be one of {', '.join(CLS)}, got {cls!r}")
-        super().__init__(genes, **options)
-        if self.pool.pooling == "cls":
+        check_sizes(dim=dim, num_heads=num_heads, depth=depth)
+        self.tokens = ExpressionTokens(genes, dim, vectors, token_dim)
+        self.cls = nn.Parameter(CLS_SCALE * torch.randn(CLS_DIM))
+        self.cls_projection = nn.Linear(CLS_DIM, dim)
+        self.layers = nn.ModuleList(
+            MultisetAttentionBlock(dim, num_heads, 4 * dim, norm="post", dropout=dropout, activation="relu")
+            for _ in range(depth)
+        )
+        self.pool = TokenPooling(dim, pooling)
+        self.head = ConnectivityHead(dim, hidden, dropout)
+        if pooling == "cls":
             warnings.warn(
                 "pooling='cls' lets no gene of region i into the prediction of a pair (i, j): its CLS token attends to "
                 "the genes of region j alone",
@@ -353,6 +302,29 @@ class CrossAttention(PairNetwork):
             self.cls = None
             self.statistics = Standardize(3)
             self.statistics.shift.fill_(torch.nan)  # not known yet
+
+    def forward(
+        self,
+        expression: Float[Tensor, "regions genes"],
+        pairs: Int[Tensor, "pairs 2"],
+        coordinates: Float[Tensor, "regions 3"] | None = None,
+    ) -> Float[Tensor, " pairs"]:
+        """Connectivity of each pair (i, j).
+
+        Args:
+            expression: (N, G) of all regions, once; NaN: not measured.
+            pairs: (B, 2) positions of i and j among the regions.
+            coordinates: (N, 3) in mm; read by cls="spatial" alone.
+
+        Raises:
+            ValueError: Another number of genes; a position out of range; coordinates that are needed and are missing,
+                not finite, or of another number; coordinates before `standardise`.
+        """
+        queries, keys = self._read(expression, pairs, coordinates)
+        x = queries.elements
+        for layer in self.layers:
+            x = _attend(layer, x, keys)
+        return self.head(self.pool(x, queries.multiplicity))
 
     def standardise(self, coordinates: Float[Tensor, "regions 3"]) -> None:
         """Store mean and standard deviation of the *training* regions' coordinates, to which all later ones are put.
@@ -369,41 +341,22 @@ class CrossAttention(PairNetwork):
         statistics.fit([(coordinates.detach().cpu(), torch.ones(len(coordinates)))])
         self.statistics.load_state_dict(statistics.state_dict())
 
-    def _pooled(
-        self, expression: Tensor, pairs: Tensor, coordinates: Tensor | None, shard_size: int | None
-    ) -> Float[Tensor, "pairs dim"]:
-        queries, keys = self._read(expression, pairs, coordinates)
-        x = queries.elements
-        for layer in self.layers:
-            x = _attend(layer, x, keys, shard_size)
-        return self.pool(x, queries.multiplicity)
-
     def attention(
         self,
         expression: Float[Tensor, "regions genes"],
         pairs: Int[Tensor, "pairs 2"],
         coordinates: Float[Tensor, "regions 3"] | None = None,
-        layer: int = -1,
     ) -> Float[Tensor, "pairs queries genes"]:
-        """The attention weights of a layer, mean over its heads: (B, 1 + G, G), CLS and genes of i by genes of j.
+        """The last layer's attention weights, mean over its heads: (B, 1 + G, G), CLS and genes of i by genes of j.
 
         Each row sums to 1. Rows of genes absent in i and columns of genes absent in j are 0. In training mode dropout
         is on in the layers before.
-
-        Args:
-            layer: From 0, or from -1 backwards.
-
-        Raises:
-            ValueError: No such layer; otherwise as `forward`.
         """
-        depth = len(self.layers)
-        if not -depth <= layer < depth:
-            raise ValueError(f"layer must be >= {-depth} and < {depth}, got {layer}")
         queries, keys = self._read(expression, pairs, coordinates)
         x = queries.elements
-        for before in self.layers[: layer % depth]:
+        for before in self.layers[:-1]:
             x = _attend(before, x, keys)
-        block: Any = self.layers[layer]
+        block: Any = self.layers[-1]
         m = keys.multiplicity
         m = torch.where((m > 0).any(1, keepdim=True), m, 1)  # no NaN of a region without genes, whose weights are 0
         bias = log_multiplicity(m, x.dtype)[:, None]
@@ -427,7 +380,7 @@ class CrossAttention(PairNetwork):
         for name, positions in (("rows", rows), ("columns", columns)):
             _check_positions(name, positions, len(expression))
         if not len(rows) or not len(columns):
-            return super().grid(expression, rows, columns, coordinates)
+            return expression.new_zeros(len(rows), len(columns))
         members = self.tokens.one_hot(expression[rows]).flatten(1)
         used = members.any(0).nonzero()[:, 0]
         by_bin, by_gene = self.tokens.tables()
@@ -447,8 +400,10 @@ class CrossAttention(PairNetwork):
 
     def _read(self, expression: Tensor, pairs: Tensor, coordinates: Tensor | None) -> tuple[SetBatch, SetBatch]:
         """Queries, CLS first, and keys of each pair."""
-        tokens, i, j = self._distinct(expression, pairs)
-        return _with_cls(self._cls(expression, pairs, coordinates), tokens[i]), tokens[j]
+        _check_positions("pairs", pairs, len(expression))
+        regions, where = pairs.unique(return_inverse=True)
+        tokens = self.tokens(expression[regions])
+        return _with_cls(self._cls(expression, pairs, coordinates), tokens[where[:, 0]]), tokens[where[:, 1]]
 
     def _cls(
         self, expression: Tensor, pairs: Int[Tensor, "pairs 2"], coordinates: Tensor | None = None
@@ -475,28 +430,232 @@ def _check_finite(coordinates: Float[Tensor, "regions 3"], pairs: Tensor | None 
         raise ValueError(f"coordinates must be finite, those of region {region} are {coordinates[region].tolist()}")
 
 
-class SelfAttentionConcat(PairNetwork):
-    """What the document compares its network with: each region by itself, then both side by side.
+# ---------------------------------------------------------------------- training
 
-        X_0 = [CLS ; t_1, ..., t_G],  X_l = LN(h + FFN(h)),  h = LN(X_l-1 + MHA(X_l-1, X_l-1, X_l-1))
-        f(i, j) = head([pool(X_depth of i) ; pool(X_depth of j)]),    CLS = Linear(p), p six numbers that are learned
 
-    Every region of a batch is encoded once, however many of its pairs are in it. Coordinates are not read. Genes that
-    are absent are no keys and are not pooled.
-
-    Args:
-        genes: As in PairNetwork, and so all others.
+class Passes(EpochSampler):
+    """Several passes over the positions in an epoch, each in an order of its own and in batches of one size: the rest
+    of a pass is left out. Without a seed the positions as they are.
     """
 
-    _vectors_of_a_pair = 2
+    def __init__(self, positions: Sequence[int] | np.ndarray, seed: int | None, *, size: int, passes: int) -> None:
+        super().__init__(positions, seed)
+        self.used, self.passes = (len(positions) // size * size, passes) if seed is not None else (len(positions), 1)
 
-    def _pooled(
-        self, expression: Tensor, pairs: Tensor, coordinates: Tensor | None, shard_size: int | None
-    ) -> Float[Tensor, "pairs _"]:
-        genes, i, j = self._distinct(expression, pairs)
-        tokens = _with_cls(self.cls_projection(self.cls).expand(len(genes), -1), genes)
-        x, multiplicity = tokens.elements, tokens.multiplicity
-        for layer in self.layers:
-            x = _attend(layer, x, SetBatch(x, multiplicity, validate=False), shard_size)
-        pooled = self.pool(x, multiplicity)
-        return torch.cat([pooled[i], pooled[j]], 1)
+    def __iter__(self) -> Iterator[Key]:
+        for number in range(self.passes):
+            order = self.positions
+            if self.seed is not None:
+                order = np.random.default_rng([self.seed, self.epoch, number]).permutation(order)
+            yield from ((self.epoch, int(i)) for i in order[: self.used])
+
+    def __len__(self) -> int:
+        return self.passes * self.used
+
+
+class PairsModule(TrainingModule):
+    """Squared error of all pairs among the regions of a batch, and a pull of f(i, j) to f(j, i).
+
+    Pairs are computed in a grid, so that what they share is computed once: see `CrossAttention.grid`. What is watched
+    is the mean of both ways.
+
+    Args:
+        expression, coordinates: Of all regions.
+        target: (N, N), NaN where not known.
+        directed: f(j, i) is not to be f(i, j).
+    """
+
+    def __init__(
+        self,
+        *arguments: Any,
+        expression: Float[Tensor, "regions genes"],
+        coordinates: Float[Tensor, "regions 3"] | None,
+        target: Float[Tensor, "regions regions"],
+        directed: bool,
+    ) -> None:
+        super().__init__(*arguments)
+        self.expression, self.coordinates, self.target, self.directed = expression, coordinates, target, directed
+
+    def matrix(self, rows: Int[Tensor, " rows"]) -> Float[Tensor, "rows rows"]:
+        """All f of pairs among some regions."""
+        coordinates = None if self.coordinates is None else self.coordinates[rows.cpu()].to(rows.device)
+        everything = torch.arange(len(rows), device=rows.device)
+        return self.network.grid(self.expression[rows.cpu()].to(rows.device), everything, everything, coordinates)
+
+    def training_step(self, rows: Tensor, index: int) -> Tensor:
+        predicted = self.matrix(rows)
+        loss = self._error(predicted, rows)
+        self.log("train_loss", loss, on_step=False, on_epoch=True, batch_size=len(rows), prog_bar=True)
+        if not self.directed:
+            loss = loss + SYMMETRY * (predicted - predicted.mT).square().mean()
+        return loss
+
+    def validation_step(self, rows: Tensor, index: int) -> None:
+        predicted = self.matrix(rows)
+        if not self.directed:
+            predicted = (predicted + predicted.mT) / 2
+        self.log("val_loss", self._error(predicted, rows), batch_size=len(rows), prog_bar=True)
+
+    def _error(self, predicted: Float[Tensor, "rows rows"], rows: Int[Tensor, " rows"]) -> Float[Tensor, ""]:
+        target = self.target[rows.cpu()][:, rows.cpu()].to(predicted)
+        known = torch.isfinite(target)
+        error = torch.where(known, predicted - target.nan_to_num(), 0).square()
+        return error.sum() / known.sum().clamp(min=1)
+
+
+class SeedMethod(Method):
+    """The network of the seed document, trained as described there, with a part of the training regions kept back.
+
+    The document's batches are of 512 pairs; these are all pairs among 23 regions, 529 with those of a region with
+    itself, which no loss reads. The loss is mean((f(i, j) - y)^2) + 0.1 mean((f(i, j) - f(j, i))^2), of connectivity
+    standardised over the training pairs. One of five folds of the training regions, divided as `held_out` says where
+    places are known, is watched: training stops after 10 epochs without progress there, and the weights of the best
+    epoch are taken. An epoch has as many batches as the pairs need.
+
+    Args:
+        vectors: (G, T) of the genes; None: learned.
+        options: Of `CrossAttention`: dim, num_heads, depth, cls, pooling, token_dim, hidden.
+        epochs: At most.
+
+    Attributes:
+        network: Once fitted.
+        history: A dict per epoch: the losses.
+        folder: For checkpoints; None: a temporary one.
+        resume: Go on from the folder's checkpoint, if it was made with the same settings.
+        settings: Of the run.
+    """
+
+    name = "seed"
+    network: CrossAttention
+    history: list[dict[str, Any]]
+    folder: Path | None = None
+    resume = False
+    settings: Mapping[str, Any] = MappingProxyType({})
+
+    def __init__(
+        self,
+        vectors: Float[np.ndarray, "genes token_dim"] | None = None,
+        options: Mapping[str, Any] = MappingProxyType({}),
+        epochs: int = 100,
+        device: str = "cpu",
+        progress: bool = False,
+    ) -> None:
+        super().__init__()
+        self.vectors, self.options, self.epochs = vectors, dict(options), epochs
+        self.device, self.progress = device, progress
+        self.needs_coordinates = self.options.get("cls") == "spatial"
+
+    def _reads_places(self, train: Regions) -> bool:
+        return self.needs_coordinates
+
+    def _fit(self, train: Regions, seed: int) -> None:
+        pairs, values = known_pairs(train)
+        self._mean, self._scale = float(values.mean()), float(values.std()) or 1.0
+        target = matrix_of(train, pairs, (values - self._mean) / self._scale)
+        learn, watched = self._split(train, seed)
+        network = self._network(len(train.genes), seed)
+        coordinates = self._coordinates(train)
+        if coordinates is not None:
+            network.standardise(coordinates[learn])
+        order = np.concatenate([learn, watched])
+        vectors = None if self.vectors is None else zlib.crc32(np.ascontiguousarray(self.vectors).tobytes())
+        module = PairsModule(
+            network,
+            LEARNING_RATE,
+            WEIGHT_DECAY,
+            seed,
+            {**self.settings, "vectors": vectors, "data": checksum(train)},
+            expression=torch.from_numpy(train.expression[order]).float(),
+            coordinates=None if coordinates is None else coordinates[order],
+            target=torch.from_numpy(target[np.ix_(order, order)]).float(),
+            directed=self.directed,
+        )
+        fit(
+            module,
+            _lesson(len(learn), len(watched), seed),
+            epochs=self.epochs,
+            patience=PATIENCE if len(watched) else None,
+            device=self.device,
+            progress=self.progress,
+            log=None,
+            folder=self.folder,
+            resume=self.resume,
+        )
+        self.network, self.history = module.network.eval(), module.history
+
+    def _split(self, train: Regions, seed: int) -> tuple[Int[np.ndarray, " learn"], Int[np.ndarray, " watched"]]:
+        """Regions to learn from, and those whose pairs are watched."""
+        everything = np.arange(len(train))
+        if len(train) < VALIDATION_FOLDS * FEWEST:
+            return everything, everything[:0]
+        watched = split(self.held_out if train.placed else "random", train, VALIDATION_FOLDS, seed)[0]
+        return np.setdiff1d(everything, watched), watched
+
+    def _network(self, genes: int, seed: int) -> CrossAttention:
+        vectors = None if self.vectors is None else torch.from_numpy(self.vectors).float()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            try:
+                return CrossAttention(genes, vectors=vectors, **self.options)
+            except TypeError as error:
+                raise ValueError(f"options: {error}") from error
+
+    def _coordinates(self, regions: Regions) -> Float[Tensor, "regions 3"] | None:
+        """For the networks that read them."""
+        if not self.needs_coordinates:
+            return None
+        return torch.from_numpy(places_of(regions)).float()
+
+    @torch.no_grad()
+    def _predict(self, regions: Regions, pairs: Pairs) -> PairValues:
+        device = devices.find(self.device)
+        network = self.network.to(device).eval()
+        expression = torch.from_numpy(regions.expression).float().to(device)
+        coordinates = self._coordinates(regions)
+        coordinates = None if coordinates is None else coordinates.to(device)
+        rows = torch.arange(len(regions), device=device)
+        parts = [network.grid(expression, rows, some, coordinates) for some in rows.split(COLUMNS_TOGETHER)]
+        matrix = torch.cat(parts, 1).double().cpu().numpy()
+        network.to("cpu")
+        if not self.directed:
+            matrix = (matrix + matrix.T) / 2
+        return matrix[tuple(pairs.T)] * self._scale + self._mean
+
+    @torch.no_grad()
+    def weights(self, pair: Regions) -> Float[np.ndarray, "rows genes"]:
+        """Of two regions: the last layer's attention of CLS and of each gene of the first to each of the second."""
+        expression, both = torch.from_numpy(pair.expression).float(), torch.tensor([[0, 1]])
+        return self.network.attention(expression, both, self._coordinates(pair))[0].double().numpy()
+
+    # ------------------------------------------------------------------ on disk
+
+    def state(self) -> dict[str, Any]:
+        """What else than the weights is needed to predict."""
+        return {"mean": self._mean, "scale": self._scale}
+
+    def built(self, state: dict[str, Any], train: Regions, weights: Weights) -> SeedMethod:
+        """Become as when `state` was taken, with the network of an artefact."""
+        self._prepare(train)
+        self._mean, self._scale, self.history = state["mean"], state["scale"], []
+        self.network = weights.build(partial(self._network, len(train.genes), 0), f"{self.name}.")
+        return self
+
+
+def _lesson(number: int, watched: int, seed: int) -> Lesson:
+    """Batches of positions, of regions to learn from and of those behind them that are watched, all in one batch."""
+
+    def make(keys: list[Key], training: bool) -> Tensor:
+        return torch.tensor([i for _, i in keys]) if training else torch.arange(number, number + watched)
+
+    size = min(BATCH, number)
+    sampler = partial(Passes, size=size, passes=max(1, round(number / size)))
+    return Lesson(make, range(number), [0] if watched else [], batch_size=size, seed=seed, sampler=sampler)
+
+
+def checksum(regions: Regions) -> int:
+    """Of names, expression, coordinates and connectivity."""
+    crc = zlib.crc32("\n".join([*regions.names, *regions.genes]).encode())
+    for part in (regions.expression, regions.coordinates, regions.connectivity):
+        if part is not None:  # NaN has many bit patterns, of which a file gives back one
+            crc = zlib.crc32(np.ascontiguousarray(np.where(np.isnan(part), np.nan, part)).tobytes(), crc)
+    return crc

@@ -1,31 +1,159 @@
-"""The network of the default as a method: trained in episodes that hide what is to be predicted."""
+"""The default's network: the brain is a set of regions, and a new region attends to those that are known.
+
+What is read is their connectivity, row by row and then column by column: the core's multiset attention, in which a
+known entry has the multiplicity 1 and an unknown one 0. So a connectome that was measured in part is used as it is.
+It is trained in episodes that hide what is to be predicted.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor
+from torch import Tensor, nn
 
-from omniset.regions.data import Pairs, PairValues, Regions
-from omniset.regions.geometry import Geometry, geometry_of
-from omniset.regions.kept import Kept
-from omniset.regions.methods import Method
-from omniset.regions.model import RegionSetAttention
-from omniset.regions.scaling import Components, known_pairs, matrix_of, places_of
-from omniset.regions.splits import FEWEST, mirrored, split
+from omniset.core.attention import multiset_attention
+from omniset.core.checks import check_sizes
+from omniset.regions.baselines import Geometry, geometry_of
+from omniset.regions.data import Pairs, PairValues, Regions, Square, known_pairs, matrix_of, mirrored, places_of
+from omniset.regions.method import Fields, Method
+from omniset.regions.scaling import Components
+from omniset.regions.splits import FEWEST, split
 from omniset.runs import devices
 
-FOLDS = 4  # one of which an episode hides
+# Of each head at first: the logarithms of its scales of genes, and of places.
+GENES = (0.0, 0.7, 1.1, -1.0, 0.3, 0.9, 0.0, 0.5)
+PLACES = (0.0, -1.0, -2.0, 0.7, 0.3, -0.5, -0.7, 0.0)
+SOFT = 0.3  # weight of a head's own reading at first
+NOTHING = 1e-3  # what the trunk weighs beside what is known: an entry that only far regions know is read as 0
+
+HEADS = 8
+COMPONENTS = 16  # of expression, that regions are known by
 NEAR = 30.0  # mm, that are 1 in the keys
 SIDE = 0.5  # of either hemisphere in the keys, away from the midline
 MIDLINE = 10.0  # mm, within which a region is less and less of a side
 TOGETHER = 512  # regions on either side that are computed at a time
-SLOWEST = 1e-3  # learning rate of the last step
+
+STEPS = 60  # episodes
+FOLDS = 4  # one of which an episode hides
+MOST = 200  # regions of an episode
+FASTEST, SLOWEST = 0.05, 1e-3  # learning rates of the first and the last step
+
+
+class RegionSetAttention(nn.Module):
+    """f(i, j) of pairs of new regions, from the matrix Y of known regions a, b with multiplicities m_ab.
+
+        s_h(i, a)  = sum over c of w_hc^2 (x_ic - x_ac)^2                         scales w of head h
+        A_h(i)     = attention weights, the softmax of -t_h s_h(i, .)             temperature 1 / t
+        rows       r_h(i, b)   = sum_a A_ia m_ab Y_ab / (0.001 + sum_a A_ia m_ab)    attention with multiplicities m_.b
+        columns    F_gh(i, j)  = sum_b A_g(j)_b r_h(i, b)
+        read-out   G_h(i, j)   = S_h(i) Y' S_h(j)^T,  S_h = K_h(i, .) (K_h + l_h I)^-1,  K_h = 1 + exp(-s_h / 2)
+        f(i, j)    = sum_gh C_gh F_gh(i, j) + sum_h e_h G_h(i, j), the mean of (i, j) and (j, i) unless it is directed
+
+    The softmax is a weighted mean, as of Nadaraya and Watson, and never leaves the range of what it reads; the read-out
+    beside it is the exact least-squares solution with the same keys, two-step kernel ridge. It wants all entries: Y' is
+    Y, with 0 where it is not known, which is the trunk's value. w, t, C, l and e are learned; there is nothing else.
+
+    Args:
+        genes: Columns of x that are of expression, first.
+        places: Columns of x that are of places, after them.
+        num_heads: H.
+        directed: May f(i, j) differ from f(j, i)?
+        generator: Of the heads' small differences at the start.
+
+    Raises:
+        ValueError: A size out of bounds.
+    """
+
+    def __init__(
+        self,
+        genes: int,
+        places: int = 0,
+        num_heads: int = HEADS,
+        directed: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        check_sizes(columns=genes + places, num_heads=num_heads)
+        self.directed = directed
+        starts = [[GENES[h % 8]] * genes + [PLACES[h % 8]] * places for h in range(num_heads)]
+        noise = 0.05 * torch.randn(num_heads, genes + places, generator=generator)
+        self.log_scales = nn.Parameter(torch.tensor(starts) + noise)
+        self.log_sharpness = nn.Parameter(torch.full((num_heads,), 0.7))
+        self.log_penalty = nn.Parameter(torch.full((num_heads,), -0.7))
+        self.mix = nn.Parameter(SOFT * torch.eye(num_heads))
+        self.read = nn.Parameter(torch.full((num_heads,), 1 / num_heads))
+
+    def forward(
+        self,
+        queries: Float[Tensor, "q columns"],
+        keys: Float[Tensor, "n columns"],
+        values: Float[Tensor, "n n"],
+        known: Float[Tensor, "n n"],
+    ) -> Float[Tensor, "q q"]:
+        """All f of pairs of the queries.
+
+        Args:
+            values: Y; what is not known may be anything finite.
+            known: m, not negative; 0: not known.
+        """
+        f = self.attended(queries, keys, values, known) + self.solved(queries, keys, torch.where(known > 0, values, 0))
+        return f if self.directed else (f + f.mT) / 2
+
+    def attended(
+        self,
+        queries: Float[Tensor, "q columns"],
+        keys: Float[Tensor, "n columns"],
+        values: Float[Tensor, "n n"],
+        known: Float[Tensor, "n n"],
+    ) -> Float[Tensor, "q q"]:
+        """The part that the softmax reads: sum of C_gh F_gh."""
+        projected, offered = self._projected(queries, keys)
+        both = torch.cat([known * values, known], 1)
+        total, weight = multiset_attention(projected, offered, both, scale=1.0).chunk(2, -1)  # (H, q, n) each
+        rows = total / (weight + NOTHING)
+        there = (known > 0).any(0)
+        columns = torch.einsum("gh,hib->gbi", self.mix, rows)
+        return multiset_attention(projected, offered, columns, there, scale=1.0).sum(0).mT
+
+    def solved(
+        self, queries: Float[Tensor, "q columns"], keys: Float[Tensor, "n columns"], values: Float[Tensor, "n n"]
+    ) -> Float[Tensor, "q q"]:
+        """The read-out by least squares: sum of e_h G_h."""
+        w = self.log_scales.exp()[:, None]
+        x, a = queries * w, keys * w
+        penalty = self.log_penalty.exp()[:, None, None] * torch.eye(len(keys), dtype=keys.dtype, device=keys.device)
+        factor = torch.linalg.cholesky(1 + torch.exp(-_squares(a, a) / 2) + penalty)
+        weights = torch.cholesky_solve((1 + torch.exp(-_squares(x, a) / 2)).mT, factor).mT  # (H, q, n)
+        return ((weights * self.read[:, None, None]) @ values @ weights.mT).sum(0)
+
+    def weights(
+        self, queries: Float[Tensor, "q columns"], keys: Float[Tensor, "n columns"]
+    ) -> Float[Tensor, "heads q n"]:
+        """A: how much each head of each query reads of each known region; sums to 1."""
+        projected, offered = self._projected(queries, keys)
+        return torch.softmax(projected @ offered.mT, -1)
+
+    def _projected(
+        self, queries: Float[Tensor, "q columns"], keys: Float[Tensor, "n columns"]
+    ) -> tuple[Float[Tensor, "heads q d"], Float[Tensor, "heads n d"]]:
+        """Vectors whose products are -t s, but for what is the same for all keys."""
+        w = self.log_scales.exp()[:, None]
+        t = self.log_sharpness.exp()[:, None, None]
+        x, a = queries * w, keys * w
+        return t * torch.cat([2 * x, -torch.ones_like(x[..., :1])], -1), torch.cat([a, a.square().sum(-1, True)], -1)
+
+
+def _squares(left: Float[Tensor, "h q d"], right: Float[Tensor, "h n d"]) -> Float[Tensor, "h q n"]:
+    """|a - b|^2."""
+    a, b = left.square().sum(-1)[..., None], right.square().sum(-1)[:, None]
+    return (a + b - 2 * left @ right.mT).clamp(min=0)
+
+
+# ---------------------------------------------------------------------- the method
 
 
 @dataclass
@@ -45,13 +173,13 @@ class Keys:
     size: float
     places: bool
 
-    KEPT: ClassVar[Kept] = {"components": Components, "size": None, "places": None}
+    FIELDS: ClassVar[Fields] = {"components": Components, "size": None, "places": None}
 
     @classmethod
-    def of(cls, train: Regions, number: int, genes: bool, places: bool) -> Keys:
-        components = Components(train, number) if genes else None
+    def of(cls, train: Regions, genes: bool) -> Keys:
+        components = Components(train, COMPONENTS) if genes else None
         size = 1.0 if components is None else float(np.sqrt(np.square(components(train)).sum(1).mean())) or 1.0
-        return cls(components, size, places and train.placed)
+        return cls(components, size, train.coordinates is not None)
 
     @property
     def genes(self) -> int:
@@ -66,40 +194,21 @@ class Keys:
         return np.concatenate(parts, 1)
 
 
-@dataclass(eq=False)
 class SetAttention(Method):
-    """A new region attends to the set of known regions: see `omniset.regions.model.RegionSetAttention`.
+    """A new region attends to the set of known regions: see `RegionSetAttention`.
 
-    What is read, and learned, is what the trunk leaves of connectivity: see `omniset.regions.geometry.Geometry`. An
-    episode is a step of Adam: the regions, at most `batch_size` of them drawn anew, are divided as `held_out` says;
-    one of four folds is hidden, the trunk fitted without it, and the loss is the squared error of the pairs within it.
-    The learning rate falls linearly.
+    What is read, and learned, is what the trunk leaves of connectivity: see `omniset.regions.baselines.Geometry`. An
+    episode is a step of Adam: the regions, at most 200 of them drawn anew, are divided as `held_out` says; one of four
+    folds is hidden, the trunk fitted without it, and the loss is the squared error of the pairs within it. There are
+    60 episodes, and the learning rate falls linearly.
 
     Args:
-        name: Of the method.
-        genes, place: Use expression; use coordinates.
-        components: Principal components of expression in the keys, at most.
-        num_heads: Of the network.
-        steps: Episodes.
-        batch_size: Regions of an episode, at most.
-        learning_rate: Of the first step.
+        genes: Use expression.
         device: Where to learn.
-        also: More regions to take episodes from, in turn: such as the same with other subjects' connectivity, or
-            those of another atlas, with the same genes. They have to have places where the others have.
     """
 
-    name: str = "attention"
-    genes_too: bool = True
-    place: bool = True
-    components: int = 16
-    num_heads: int = 8
-    steps: int = 60
-    batch_size: int = 200
-    learning_rate: float = 0.05
-    device: str = "cpu"
-    also: Sequence[Regions] = ()
-
-    KEPT: ClassVar[Kept] = {
+    name = "attention"
+    FIELDS: ClassVar[Fields] = {
         "keys": Keys,
         "trunk": Geometry,
         "scale": None,
@@ -107,60 +216,51 @@ class SetAttention(Method):
         "values": None,
         "known": None,
     }
-    keys: Keys = field(init=False)
-    trunk: Geometry = field(init=False)
-    scale: float = field(init=False)
-    values: Float[np.ndarray, "n n"] = field(init=False)
-    known: Bool[np.ndarray, "n n"] = field(init=False)
-    network: RegionSetAttention = field(init=False)
-    history: list[dict[str, Any]] = field(init=False)
+    keys: Keys
+    trunk: Geometry
+    scale: float
+    values: Square
+    known: Bool[np.ndarray, "n n"]
+    network: RegionSetAttention
+    history: list[dict[str, Any]]
 
-    def __post_init__(self) -> None:
-        if not (self.genes_too or self.place):
-            raise ValueError("genes_too and place must not both be False")
-        self.needs_genes = self.genes_too
-        self.needs_coordinates = False
+    def __init__(self, genes: bool = True, device: str = "cpu") -> None:
+        super().__init__(genes)
+        self.device = device
 
     # ------------------------------------------------------------------ learning
 
     def _fit(self, train: Regions, seed: int) -> None:
-        if not self.genes_too and not train.placed:
-            raise ValueError(f"coordinates are not known of these regions: {self.name!r} needs them")
-        self.keys = Keys.of(train, self.components, self.genes_too, self.place)
-        self.needs_coordinates = self.keys.places
-        self.network = self._network(seed)
-        self._learn([train, *self.also], seed)
+        self.keys = Keys.of(train, self.needs_genes)
+        self.network = self._network(HEADS, seed)
+        self._learn(train, seed)
         self.trunk, self.scale, rest = self._left(train)
         self.known = np.isfinite(rest)
         self.values = np.where(self.known, rest, 0)
         self._train = train
 
-    def _network(self, seed: int) -> RegionSetAttention:
+    def _network(self, heads: int, seed: int) -> RegionSetAttention:
         generator = torch.Generator().manual_seed(seed)
         places = 4 if self.keys.places else 0
-        return RegionSetAttention(self.keys.genes, places, self.num_heads, self.directed, generator)
+        return RegionSetAttention(self.keys.genes, places, heads, self.directed, generator)
 
-    def _learn(self, material: Sequence[Regions], seed: int) -> None:
+    def _learn(self, train: Regions, seed: int) -> None:
         """A step of Adam per episode.
 
-        Not by `omniset.training.fit`: its optimizer, schedule and batches are others, so that numbers would change, and
-        what it adds is of no use here. There is nothing to watch, to resume or to share between processes in a second,
-        and a lesson that draws these episodes in their order would have more lines than the loop.
+        Not by `omniset.training.fit`: there is nothing to watch, to resume or to share between processes in a second.
         """
         device = devices.find(self.device)
         network = self.network.to(device).train()
-        optimizer = torch.optim.Adam(network.parameters(), lr=self.learning_rate, betas=(0.9, 0.95))
+        optimizer = torch.optim.Adam(network.parameters(), lr=FASTEST, betas=(0.9, 0.95))
         rng = np.random.default_rng(seed)
         self.history = []
-        waiting: list[list[tuple[Regions, Regions]]] = [[] for _ in material]
-        for step in range(self.steps):
-            at = step % len(material)
-            if not waiting[at]:
-                waiting[at] = self._episodes(material[at], rng)
-            if not waiting[at]:
+        waiting: list[tuple[Regions, Regions]] = []
+        for step in range(STEPS):
+            waiting = waiting or self._episodes(train, rng)
+            if not waiting:
                 continue  # too few regions to hide some
-            optimizer.param_groups[0]["lr"] = SLOWEST + self.learning_rate * (1 - step / self.steps)
-            loss = self._loss(*waiting[at].pop(), device)
+            optimizer.param_groups[0]["lr"] = SLOWEST + FASTEST * (1 - step / STEPS)
+            loss = self._loss(*waiting.pop(), device)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -169,8 +269,8 @@ class SetAttention(Method):
 
     def _episodes(self, regions: Regions, rng: np.random.Generator) -> list[tuple[Regions, Regions]]:
         """Regions that are known, and those that are hidden, of each fold of a division."""
-        if len(regions) > self.batch_size:
-            regions = regions.take(np.sort(rng.choice(len(regions), self.batch_size, replace=False)))
+        if len(regions) > MOST:
+            regions = regions.take(np.sort(rng.choice(len(regions), MOST, replace=False)))
         folds = min(FOLDS, len(regions) // FEWEST)
         if folds < 2:
             return []
@@ -187,7 +287,7 @@ class SetAttention(Method):
         predicted = self.network(*self._inputs(hidden, known, np.where(there, rest, 0), there, device))
         return (predicted[tuple(torch.from_numpy(pairs.T).to(device))] - target).square().mean()
 
-    def _left(self, regions: Regions) -> tuple[Geometry, float, Float[np.ndarray, "n n"]]:
+    def _left(self, regions: Regions) -> tuple[Geometry, float, Square]:
         """The trunk, the deviation of connectivity, and what the trunk leaves as multiples of it, NaN: not known."""
         trunk = geometry_of(regions if self.keys.places else regions.with_(coordinates=None))
         pairs, values = known_pairs(regions)
@@ -200,7 +300,7 @@ class SetAttention(Method):
         self,
         queries: Regions,
         keys: Regions,
-        values: Float[np.ndarray, "n n"],
+        values: Square,
         known: Bool[np.ndarray, "n n"],
         device: torch.device | None = None,
     ) -> list[Tensor]:
@@ -253,8 +353,6 @@ class SetAttention(Method):
 
     def _restored(self, train: Regions) -> None:
         self._train, self.history = train, []
-        self.needs_coordinates = self.keys.places
-        self.num_heads = len(self._stored["read"])
-        self.network = self._network(0)
+        self.network = self._network(len(self._stored["read"]), 0)
         self.network.load_state_dict({name: torch.from_numpy(np.array(t)) for name, t in self._stored.items()})
         self.network.eval()

@@ -8,12 +8,10 @@ leave most of their mirror images in the other hemisphere, which are as alike. B
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Int
 
-from omniset.regions.data import Regions
+from omniset.regions.data import Pairs, Places, Regions, check_places, mirrored
 
 KINDS = ("bilateral", "spatial", "random")
 FEWEST = 3  # regions of a fold: as many pairs, the fewest that have a correlation other than 1 or -1
@@ -63,7 +61,7 @@ def random_folds(regions: int, folds: int, seed: int) -> list[Int[np.ndarray, " 
     return [np.sort(part) for part in np.array_split(order, folds)]
 
 
-def spatial_folds(coordinates: Float[np.ndarray, "regions 3"], folds: int, seed: int) -> list[Int[np.ndarray, " _"]]:
+def spatial_folds(coordinates: Places, folds: int, seed: int) -> list[Int[np.ndarray, " _"]]:
     """Neighbourhoods: a region drawn by the seed and the nearest to it, fold after fold, of those that are left.
 
     Sizes differ by at most one. Distances are Euclidean, so a fold may reach over to the other hemisphere. The last
@@ -85,12 +83,7 @@ def spatial_folds(coordinates: Float[np.ndarray, "regions 3"], folds: int, seed:
     return parts
 
 
-def mirrored(coordinates: Float[np.ndarray, "regions 3"]) -> Float[np.ndarray, "regions 3"]:
-    """(|x|, y, z): of a region and its mirror image the same."""
-    return np.column_stack([np.abs(coordinates[:, 0]), coordinates[:, 1:]])
-
-
-def twins(coordinates: Float[np.ndarray, "regions 3"]) -> Int[np.ndarray, " regions"]:
+def twins(coordinates: Places) -> Int[np.ndarray, " regions"]:
     """Of each region the one on the other side that is nearest to its mirror image; -1 where that side is empty.
 
     A side is x < 0 or x >= 0.
@@ -106,9 +99,7 @@ def twins(coordinates: Float[np.ndarray, "regions 3"]) -> Int[np.ndarray, " regi
     return nearest
 
 
-def twinned(
-    coordinates: Float[np.ndarray, "regions 3"], pairs: Int[np.ndarray, "pairs 2"], folds: Int[np.ndarray, " regions"]
-) -> float:
+def twinned(coordinates: Places, pairs: Pairs, folds: Int[np.ndarray, " regions"]) -> float:
     """The share of test pairs (i, j) whose mirror image, both `twins`, is a pair that is learned from.
 
     Connectivity of a pair and of its mirror image agree, so such a pair can be copied. NaN without pairs.
@@ -122,16 +113,6 @@ def twinned(
     twin = twins(coordinates)
     learned = (twin >= 0) & (folds[twin] != folds)
     return float(learned[pairs].all(1).mean())
-
-
-def check_places(coordinates: Float[np.ndarray, "regions 3"], names: Sequence[str] | None = None) -> None:
-    """Raise a ValueError that names a region without coordinates, by its position where there are no names."""
-    without = np.flatnonzero(~np.isfinite(coordinates).all(1))
-    if len(without):
-        one = f"region {without[0]}" if names is None else repr(names[without[0]])
-        raise ValueError(
-            f"coordinates must be known of every region, {len(without)} of {len(coordinates)} have none, such as {one}"
-        )
 
 
 def _check_folds(regions: int, folds: int) -> None:

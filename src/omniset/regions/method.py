@@ -1,42 +1,51 @@
-"""What every method has: it learns from some regions, and predicts pairs of any."""
+"""What every method has: it learns from some regions, predicts pairs of any, and is stored as plain values."""
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from jaxtyping import Int
 
-from omniset.regions.data import Pairs, PairValues, Regions
-from omniset.regions.kept import Kept, packed, take
+from omniset.regions.data import Pairs, PairValues, Regions, check_places
 from omniset.regions.scaling import Scaling
 from omniset.regions.scores import FEWEST
-from omniset.regions.splits import KINDS, check_places
+from omniset.regions.splits import KINDS
 from omniset.runs.finite import require_finite_outputs
+
+Fields = Mapping[str, Any]  # of an attribute its class; None: a number, text, a list, a dict of these, or an array
+T = TypeVar("T")
 
 
 class Method(ABC):
     """Connectivity of pairs of regions, learned from other regions.
 
+    Places are used where they are known of the regions that are learned from; they must then be known of new regions.
+
+    Args:
+        genes: Look at expression. Without, it is of places alone.
+
     Attributes:
-        name: As in METHODS.
-        needs_genes: Does it use expression?
-        needs_coordinates: Does it use coordinates?
+        name: As `ConnectivityPredictor` has it.
+        needs_genes, needs_coordinates: Does it use expression, and places?
         genes: Of the fit, in order.
         directed: Was it fitted to directed connectivity? If not, (i, j) and (j, i) are predicted alike.
         held_out: How regions are held back where the method chooses by them, see `omniset.regions.splits.split`: as
             those will be that it is to predict.
-        KEPT: The attributes that it predicts with, besides the regions that it was fitted to.
+        FIELDS: The attributes that it predicts with, besides the regions that it was fitted to.
     """
 
     name: str
-    needs_genes = True
-    needs_coordinates = False
     genes: list[str]
     directed: bool
     held_out: str = KINDS[0]
-    KEPT: ClassVar[Kept] = {}
+    FIELDS: ClassVar[Fields] = {}
+
+    def __init__(self, genes: bool = True) -> None:
+        self.needs_genes, self.needs_coordinates = genes, not genes
 
     def fit(self, regions: Regions, rows: Int[np.ndarray, " rows"], seed: int = 0) -> Method:
         """Learn from the pairs among some regions; nothing of the others is looked at.
@@ -49,17 +58,17 @@ class Method(ABC):
 
         Raises:
             ValueError: Rows that are doubled or no region's, fewer than 3 known pairs among them, no gene that differs
-                between them or a region without coordinates where the method needs these.
+                between them, places of some regions alone, or none where the method is of places alone.
         """
         _check_rows(rows, len(regions))
         train = regions.take(sorted(rows.tolist(), key=regions.names.__getitem__))
         known = len(train.pairs())
         if known < FEWEST:
             raise ValueError(f"rows must have at least {FEWEST} pairs of known connectivity among them, got {known}")
+        self._prepare(train)
         self._check_coordinates(train)
         if self.needs_genes and not Scaling.of(train.expression).varies.any():
             raise ValueError(f"expression must differ between the {len(train)} rows in a gene at least, it is constant")
-        self.genes, self.directed = list(regions.genes), regions.directed
         self._fit(train, seed)
         return self
 
@@ -97,21 +106,29 @@ class Method(ABC):
 
     def state(self) -> dict[str, Any]:
         """What it predicts with, as plain values and arrays."""
-        return {name: packed(getattr(self, name), kind) for name, kind in self.KEPT.items()}
+        return {name: packed(getattr(self, name), kind) for name, kind in self.FIELDS.items()}
 
     def restore(self, state: dict[str, Any], train: Regions) -> Method:
         """Become as when `state` was taken.
 
         Args:
-            train: The regions of the fit, by name.
+            train: Those of the fit, in the order of their names.
 
         Raises:
             ValueError: A state of another method.
         """
-        self.genes, self.directed = list(train.genes), train.directed
+        self._prepare(train)
         take(self, state)
         self._restored(train)
         return self
+
+    def _prepare(self, train: Regions) -> None:
+        """What the regions of the fit say of its needs."""
+        self.genes, self.directed = list(train.genes), train.directed
+        self.needs_coordinates |= self._reads_places(train)
+
+    def _reads_places(self, train: Regions) -> bool:
+        return train.coordinates is not None
 
     def _restored(self, train: Regions) -> None:  # noqa: B027 most methods have all in `state`
         """Make of the regions of the fit what `state` does not have."""
@@ -148,3 +165,72 @@ def _check_genes(genes: list[str], fitted: list[str]) -> None:
     raise ValueError(
         f"regions must have the genes of the fit in the same order, gene {at} is {genes[at]!r}, not {fitted[at]!r}"
     )
+
+
+# ---------------------------------------------------------------------- as plain values and arrays
+
+
+def fields_of(kind: type) -> Fields:
+    """The attributes that a class is made of: its FIELDS; of a dataclass else all fields."""
+    if hasattr(kind, "FIELDS"):
+        fields: Fields = kind.FIELDS
+        return fields
+    return dict.fromkeys(field.name for field in dataclasses.fields(kind))
+
+
+def packed(value: Any, kind: type | None = None) -> Any:
+    """An object as a dict of plain values and arrays."""
+    if kind is None or value is None:
+        return value
+    return {name: packed(getattr(value, name), of) for name, of in fields_of(kind).items()}
+
+
+def unpacked(kind: type[T], state: Mapping[str, Any]) -> T:
+    """The object that `packed` was given.
+
+    Raises:
+        ValueError: Its attributes are others.
+    """
+    made = object.__new__(kind)
+    take(made, state)
+    return made
+
+
+def take(made: Any, state: Mapping[str, Any]) -> None:
+    """Give an object the attributes that `packed` was given. Raises: as `unpacked`."""
+    fields = fields_of(type(made))
+    if not isinstance(state, Mapping) or state.keys() != fields.keys():
+        have = sorted(state) if isinstance(state, Mapping) else state
+        raise ValueError(f"{type(made).__name__} must have {', '.join(sorted(fields))}, got {have}")
+    for name, of in fields.items():
+        value = state[name]
+        object.__setattr__(made, name, value if of is None or value is None else unpacked(of, value))
+
+
+def parted(state: Any, place: str = "") -> tuple[Any, dict[str, np.ndarray]]:
+    """Plain values with the place of each array in its stead, and the arrays by place."""
+    if isinstance(state, np.ndarray):
+        return {"array": place}, {place: state}
+    if not isinstance(state, Mapping):
+        return state, {}
+    plain: dict[str, Any] = {}
+    arrays: dict[str, np.ndarray] = {}
+    for name, value in state.items():
+        plain[name], more = parted(value, f"{place}/{name}" if place else name)
+        arrays |= more
+    return plain, arrays
+
+
+def joined(plain: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    """What `parted` was given.
+
+    Raises:
+        ValueError: An array that is not there.
+    """
+    if not isinstance(plain, Mapping):
+        return plain
+    if plain.keys() == {"array"}:
+        if plain["array"] not in arrays:
+            raise ValueError(f"there is no array {plain['array']!r}")
+        return arrays[plain["array"]]
+    return {name: joined(value, arrays) for name, value in plain.items()}

@@ -14,7 +14,7 @@ import pandas as pd
 import scipy.sparse as sp
 from jaxtyping import Float
 
-from omniset.regions.formats.tables import (
+from omniset.regions.files import (
     LARGEST,
     TABLES,
     TITLES,
@@ -271,27 +271,11 @@ def _mean(values: Float[np.ndarray, "rows columns"]) -> Float[np.ndarray, " rows
 
 
 def _mean_of_donors(donors: list[Expression]) -> Expression:
-    rows = pd.Index(list(dict.fromkeys(chain(*(donor.frame.index for donor in donors)))))
-    columns = pd.Index(list(dict.fromkeys(chain(*(donor.frame.columns for donor in donors)))))
-    total, number = np.zeros((len(rows), len(columns))), np.zeros((len(rows), len(columns)), dtype=np.int64)
-    for donor in donors:
-        at = np.ix_(rows.get_indexer(donor.frame.index), columns.get_indexer(donor.frame.columns))
-        values = donor.frame.to_numpy()
-        known = ~np.isnan(values)
-        total[at] += np.where(known, values, 0)
-        number[at] += known
-    values = np.where(number, total / np.maximum(number, 1), np.nan)
-    everywhere = [
-        sum(all(name in names for names in held) for name in together)
-        for together, held in (
-            (rows, [set(donor.frame.index) for donor in donors]),
-            (columns, [set(donor.frame.columns) for donor in donors]),
-        )
-    ]
+    frames = [donor.frame for donor in donors]
+    mean = pd.concat(frames).groupby(level=0, sort=False).mean()
+    regions, genes = (len(set.intersection(*map(set, names))) for names in zip(*(f.axes for f in frames), strict=True))
     note = (
-        f"expression is the mean over {len(donors)} donors of what each measured; {everywhere[0]:,} of {len(rows):,} "
-        f"regions and {everywhere[1]:,} of {len(columns):,} genes are in the tables of all of them"
+        f"expression is the mean over {len(donors)} donors of what each measured; {regions:,} of {len(mean):,} regions "
+        f"and {genes:,} of {mean.shape[1]:,} genes are in the tables of all of them"
     )
-    return Expression(
-        pd.DataFrame(values, index=rows, columns=columns), [*chain(*(donor.notes for donor in donors)), note]
-    )
+    return Expression(mean, [*chain(*(donor.notes for donor in donors)), note])

@@ -5,9 +5,9 @@ import pytest
 import torch
 from region_methods import brain_of, every_pair
 
-from omniset.regions.model import NOTHING, RegionSetAttention
+from omniset.regions import set_attention
 from omniset.regions.scores import pearson
-from omniset.regions.set_attention import SetAttention
+from omniset.regions.set_attention import NOTHING, RegionSetAttention, SetAttention
 
 
 def network_of(genes=3, places=2, heads=3, directed=False, seed=0):
@@ -108,7 +108,16 @@ def test_bad_sizes(sizes):
 # ---------------------------------------------------------------------- the method
 
 
-def test_new_regions_are_predicted_from_known_ones():
+@pytest.fixture
+def quick(monkeypatch):
+    def make(steps, **options):
+        monkeypatch.setattr(set_attention, "STEPS", steps)
+        return SetAttention(**options)
+
+    return make
+
+
+def test_new_regions_are_predicted_from_known_ones(quick):
     """Better than the trunk, on regions that are near known ones in genes; and with fewer pairs known, still."""
     regions = brain_of(71, unknown=None)
     test = np.arange(0, 71, 5)
@@ -121,7 +130,7 @@ def test_new_regions_are_predicted_from_known_ones():
     hidden = rng.random((71, 71)) < 0.3
     partly.connectivity[hidden | hidden.T] = np.nan
     for given in (regions, partly):
-        method = SetAttention(steps=30)
+        method = quick(30)
         method.held_out = "random"
         method.fit(given, train)
         r = pearson(truth, method.predict(within, pairs))
@@ -129,35 +138,27 @@ def test_new_regions_are_predicted_from_known_ones():
         assert len(method.history) == 30
 
 
-def test_many_pairs_are_predicted_in_blocks(monkeypatch):
+def test_many_pairs_are_predicted_in_blocks(quick, monkeypatch):
     regions = brain_of(directed=True)
-    method = SetAttention(steps=2).fit(regions, np.arange(17))
+    method = quick(2).fit(regions, np.arange(17))
     before = method.predict(regions, every_pair(23))
     monkeypatch.setattr("omniset.regions.set_attention.TOGETHER", 7)
     assert np.allclose(method.predict(regions, every_pair(23)), before, atol=1e-5)
     assert not np.allclose(before, method.predict(regions, every_pair(23)[:, ::-1]), atol=1e-3)
 
 
-def test_more_regions_to_practise_on_change_the_network_and_not_what_is_read():
-    regions, other = brain_of(), brain_of(seed=5)
-    alone = SetAttention(steps=4).fit(regions, np.arange(19))
-    both = SetAttention(steps=4, also=[other]).fit(regions, np.arange(19))
-    assert np.array_equal(alone.values, both.values)
-    assert not np.array_equal(alone.tensors["log_scales"], both.tensors["log_scales"])
-
-
-def test_what_is_read_sums_to_1_and_is_mostly_its_own():
+def test_what_is_read_sums_to_1_and_is_mostly_its_own(quick):
     regions = brain_of()
-    method = SetAttention(steps=2).fit(regions, np.arange(23))
+    method = quick(2).fit(regions, np.arange(23))
     weights = method.read(regions)
     own = weights[np.arange(23), np.argsort(np.argsort(regions.names))]
     assert np.allclose(weights.sum(1), 1, atol=1e-5)
     assert np.array_equal(own, weights.max(1))
 
 
-def test_slopes_are_the_differences_of_r():
+def test_slopes_are_the_differences_of_r(quick):
     regions = brain_of()
-    method = SetAttention(steps=5).fit(regions, np.arange(17))
+    method = quick(5).fit(regions, np.arange(17))
     method.network.double()
     left = regions.take(np.arange(17, 23))
     method._inputs = lambda *arrays: [t.double() for t in SetAttention._inputs(method, *arrays)]
@@ -176,6 +177,4 @@ def test_slopes_are_the_differences_of_r():
 
 def test_places_alone_need_places():
     with pytest.raises(ValueError, match="needs them"):
-        SetAttention(name="attention-position", genes_too=False).fit(brain_of(placed=False), np.arange(19))
-    with pytest.raises(ValueError, match="must not both be False"):
-        SetAttention(genes_too=False, place=False)
+        SetAttention(genes=False).fit(brain_of(placed=False), np.arange(19))

@@ -1,20 +1,23 @@
-"""Files of where regions are, and what their names tell of it."""
+"""Where regions are, what their names tell of it, and the parts of the brain: hemispheres, cortex and subcortex.
+
+Places are of a file, or of an atlas by its name, whose image nilearn downloads.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from omniset.core.features import MISSING
-from omniset.regions.formats.atlases import atlas_centroids, atlas_named
-from omniset.regions.formats.structures import CORTEX, SUBCORTEX, structure_of_text
-from omniset.regions.formats.tables import (
+from omniset.regions.data import LEFT, RIGHT, Regions
+from omniset.regions.files import (
     TABLES,
     TITLES,
     check_names,
@@ -41,6 +44,48 @@ HEMISPHERES = {"l": "L", "lh": "L", "left": "L", "r": "R", "rh": "R", "right": "
 BRAIN = 3, 300  # mm, of a mouse and of a man: the largest coordinate lies between
 SCHAEFER = re.compile(r"\d+Networks_[LR]H_([A-Za-z]+)(_\w+)?")
 
+NEEDS = "atlases by name need nilearn: pip install 'omniset[brain]'"
+SIZES = range(100, 1001, 100)
+# Names, and what nilearn fetches.
+ATLASES: dict[str, tuple[str, dict[str, Any]]] = {
+    **{f"schaefer_{n}": ("schaefer_2018", {"n_rois": n}) for n in SIZES},
+    **{f"schaefer_{n}_17": ("schaefer_2018", {"n_rois": n, "yeo_networks": 17}) for n in SIZES},
+    "aal": ("aal", {"version": "SPM12"}),
+    "aal_3": ("aal", {"version": "3v2"}),
+    "destrieux": ("destrieux_2009", {}),
+    "harvard_oxford": ("harvard_oxford", {"atlas_name": "cort-maxprob-thr25-2mm", "symmetric_split": True}),
+    "harvard_oxford_sub": ("harvard_oxford", {"atlas_name": "sub-maxprob-thr25-2mm"}),
+    "juelich": ("juelich", {"atlas_name": "maxprob-thr25-2mm", "symmetric_split": True}),
+}
+NAMES = "schaefer_100, schaefer_200 to schaefer_1000 (with _17: 17 networks), " + ", ".join(
+    name for name in ATLASES if not name.startswith("schaefer")
+)
+
+CORTEX, SUBCORTEX = "cortex", "subcortex"
+SIDE_WORDS = ("lh", "rh", "left", "right", "l", "r")
+GLUED = re.compile("^[LR](?=[A-Z]?[a-z])|(?<=[a-z])[LR]$")  # Lthal, RHippocampus, PutamenL
+# Whole words that tell it wherever they stand. Parts of words do not: caudalmiddlefrontal, ParaHippocampal.
+WORDS = re.compile(
+    r"(left|right)?(hypo|sub|epi)?thalam(us|i|ic)(proper)?|hippocampus|amygdala|(caudate|accumbens)(nucleus|area)?"
+    r"|putamen|(globus)?pallid(um|us)|(neo)?striat(um|al)|cerebell?(um|ar)(cortex|whitematter)?|vermis|claustrum"
+    r"|nucle(us|i)|ganglia|brainstem|stem|midbrain|mesencephalon|pons|medulla|diencephalon|ventraldc|geniculate"
+    r"|colliculus|nigra|raphe|habenula|subcort(ex|ical)|white|wm|(corpus)?callosum|ventric(le|les|al)|vent|csf|vessel"
+    r"|choroid|chiasm|fornix|hyp(o|er)intensities"
+)
+# Short names, each all that is left without side and number: of ENIGMA, AAL 3, FreeSurfer's corpus callosum.
+SHORT = re.compile(
+    r"accumb|amyg|caud|hip(po?)?|pall?|put|thal?|latvent|n ?acc?|gp[ei]?|stn|sth|vta|sn( ?p?[cr])?|red n|[lm]gn|vdc"
+    r"|thal [a-z]{2,3}|cc (mid )?(anterior|posterior)|cc central"
+)
+# Those in which the case tells: Glasser's PGp is cortex, Tian's pGP is not. Of Tian (pTHA, THA-VAia, HIP-head-m1), the
+# Brainnetome atlas (mPFtha, vmPu, cHipp) and CIT168.
+CASED = re.compile(
+    r"([apml]?(HIP|AMY|THA|GP|PUT|CAU)|NAc)( ([DV][AP](m|l|s|ia|ip)?|head|body|tail|shell|core|[lm]\d?))*"
+    r"|[mlrc]?(Amyg|Hipp)|BG|[vd]Ca|(vm|dl)Pu|NAC|(mPF|mPM|S|rT|PP|O|cT|lPF)tha|Pu|Ca|EXA|RN|PBP|VeP|HN|HTH|MN|LC"
+)
+SIDES = {"left": LEFT, "right": RIGHT}
+STRUCTURES = (CORTEX, SUBCORTEX)
+
 
 def read_coordinates(source: Any, *, regions: Sequence[str] | None = None) -> pd.DataFrame:
     """Read where regions are.
@@ -61,14 +106,13 @@ structure; else `cortex` (cortex or subcortex) |
 
     Args:
         source: A .csv, .tsv, .txt (also .gz, .bz2, .xz) or .parquet file, a DataFrame, or the name of an atlas, such as
-            "schaefer_100": see `omniset.regions.formats.atlases`.
+            "schaefer_100": see ATLASES.
         regions: Names that regions have elsewhere: of several columns that may be the names, the one with most of them
             is taken.
 
     Returns:
         Index: names; columns: x, y, z, hemisphere ("L", "R" or ""), network where it is known; where they are given
-        structure ("cortex", "subcortex", or "" where it is unknown) and `cortex`. Its `attrs["notes"]` says what was
-        decided.
+        structure ("cortex", "subcortex", or "" where it is unknown). Its `attrs["notes"]` says what was decided.
 
     Raises:
         OSError: The file is not there or may not be read, or the atlas cannot be fetched.
@@ -112,8 +156,6 @@ structure; else `cortex` (cortex or subcortex) |
     structures = [structure or flag for structure, flag in zip(structures, flags, strict=True)]
     if any(structures):
         frame["structure"] = structures
-    if cortex is not None:
-        frame["cortex"] = pd.array(cortex, dtype="boolean") if None in cortex else cortex
     frame.attrs["notes"] = notes
     return frame
 
@@ -245,3 +287,144 @@ def _flag(text: str) -> bool | None:
     return {"true": True, "1": True, "1.0": True, "yes": True, "cortex": True}.get(
         text.lower(), False if text.lower() in ("false", "0", "0.0", "no", "subcortex") else None
     )
+
+
+# ---------------------------------------------------------------------- atlases by name
+
+
+def atlas_named(source: str | Path) -> str:
+    """The atlas that a source names, "" if it is a file.
+
+    Raises:
+        ValueError: It is no file, has no ending of one, and names no atlas.
+    """
+    path = Path(source).expanduser()
+    if path.exists() or path.suffix or len(path.parts) != 1:
+        return ""
+    if str(source) not in ATLASES:
+        raise ValueError(f"{source} is no file and no atlas that nilearn fetches, which are {NAMES}")
+    return str(source)
+
+
+@lru_cache(maxsize=4)
+def atlas_centroids(name: str) -> pd.DataFrame:
+    """The means of the places of each region's voxels, in mm, in the order of the atlas.
+
+    Returns:
+        Index: names, as nilearn has them; columns x, y, z and id, the number of the region in the atlas' image. Names
+        without a voxel are left out.
+
+    Raises:
+        ImportError: nilearn is not installed.
+        OSError: nilearn could not fetch the atlas.
+    """
+    fetcher, options = ATLASES[name]
+    try:
+        import nibabel
+        from nilearn import datasets
+    except ImportError as error:
+        raise ImportError(NEEDS) from error
+    try:
+        atlas = getattr(datasets, f"fetch_atlas_{fetcher}")(**options, verbose=0)
+        image: Any = nibabel.load(atlas.maps) if isinstance(atlas.maps, str | Path) else atlas.maps
+        voxels = np.asarray(image.dataobj).round().astype(np.int64)
+    except Exception as error:  # requests, tarfile and nilearn raise anything
+        reason = " ".join(str(error).split())[:200]
+        raise OSError(f"{name}: nilearn could not fetch this atlas: {type(error).__name__}: {reason}") from error
+    places = centroids(voxels, image.affine)
+    table = pd.DataFrame({"region": atlas.lut["name"].astype(str), "id": atlas.lut["index"].astype(int)})
+    table = table[table["id"].isin(places)].set_index("region")
+    return table.assign(**{axis: [places[i][at] for i in table["id"]] for at, axis in enumerate("xyz")})
+
+
+def centroids(voxels: Int[np.ndarray, "i j k"], affine: Float[np.ndarray, "4 4"]) -> dict[int, Float[np.ndarray, " 3"]]:
+    """The mean place of the voxels of each number but 0, in the space that the affine leads to."""
+    inside = np.argwhere(voxels)
+    numbers, of_voxel, sizes = np.unique(voxels[tuple(inside.T)], return_inverse=True, return_counts=True)
+    sums = np.stack([np.bincount(of_voxel, weights=column, minlength=len(numbers)) for column in inside.T], 1)
+    places = sums / sizes[:, None] @ affine[:3, :3].T + affine[:3, 3]
+    return dict(zip(numbers.tolist(), places, strict=True))
+
+
+# ---------------------------------------------------------------------- cortex and subcortex, left and right
+
+
+def structure_of_name(name: str) -> str:
+    """Subcortex, which is all below the cortex, if atlases call a structure of it so; else cortex.
+
+    Example:
+        >>> [structure_of_name(n) for n in ("Lhippo", "L_parahippocampal", "pGP-rh", "L_PGp_ROI")]
+        ['subcortex', 'cortex', 'subcortex', 'cortex']
+    """
+    words = [word for word in re.findall("[A-Za-z0-9]+", name) if not word.isdigit() and word.lower() not in SIDE_WORDS]
+    lower = [word.lower() for word in words]
+    if "ctx" in lower or any(word.endswith("networks") for word in lower):  # ctx-lh-cuneus, 7Networks_LH_Vis_1
+        return CORTEX
+    if "cortex" in lower and not any(word.startswith("cerebel") for word in lower):
+        return CORTEX
+    for one in (words, [GLUED.sub("", word) for word in words]):
+        whole = " ".join(one)
+        if (
+            any(WORDS.fullmatch(word.lower()) for word in one)
+            or SHORT.fullmatch(whole.lower())
+            or CASED.fullmatch(whole)
+        ):
+            return SUBCORTEX
+    return CORTEX
+
+
+def structure_of_text(text: str) -> str:
+    """The structure that an entry of a column tells, "" if it tells none. Short names may be those of networks.
+
+    Example:
+        >>> [structure_of_text(t) for t in ("Cortex", "subcortex/brainstem", "Cerebellar cortex", "frontal", "SN")]
+        ['cortex', 'subcortex', 'subcortex', '', '']
+    """
+    lower = text.lower()
+    if re.search("sub[ _-]?cort|cerebel", lower) or any(map(WORDS.fullmatch, re.findall("[a-z0-9]+", lower))):
+        return SUBCORTEX
+    return CORTEX if re.search("cort(ex|ical)|ctx", lower) else ""
+
+
+def groups_of(regions: Regions) -> list[str]:
+    """The structure of each region.
+
+    What the files say comes first: of the structure, then with the network. Where they do not, the name tells.
+    """
+    number = len(regions)
+    files = zip(regions.structure or [""] * number, regions.network or [""] * number, regions.names, strict=True)
+    return [structure or structure_of_text(network) or structure_of_name(name) for structure, network, name in files]
+
+
+def check_parts(only: Sequence[str]) -> None:
+    """Raise the ValueErrors of `within` that need no regions."""
+    known = (*SIDES, *STRUCTURES)
+    if isinstance(only, str):
+        raise ValueError(f"only must be a sequence of {', '.join(known)}; got the text {only!r}")
+    for part in only:
+        if part not in known:
+            raise ValueError(f"only must be out of {', '.join(known)}; got {part!r}")
+    for kind in (tuple(SIDES), STRUCTURES):
+        if set(kind) <= set(only):
+            raise ValueError(f"only must have one of {' and '.join(kind)}, got both: leave both out for all regions")
+
+
+def within(regions: Regions, only: Sequence[str]) -> Int[np.ndarray, " rows"]:
+    """Positions of the regions of one part of the brain.
+
+    A region without a hemisphere, such as the brain stem, is in neither.
+
+    Args:
+        only: "left" or "right", "cortex" or "subcortex" (see `groups_of`), or one of either.
+
+    Raises:
+        ValueError: Another part, both of a kind, or a hemisphere where none is known of any region.
+    """
+    check_parts(only)
+    inside = np.ones(len(regions), dtype=bool)
+    for part in only:
+        if part in SIDES and not any(regions.hemisphere or ()):
+            raise ValueError(f"only={part}: the hemisphere is not known of any region: give coordinates")
+        of_region = regions.hemisphere if part in SIDES else groups_of(regions)
+        inside &= np.array(of_region) == SIDES.get(part, part)
+    return np.flatnonzero(inside)

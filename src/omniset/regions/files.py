@@ -1,4 +1,10 @@
-"""What files of all kinds share: tables of text and of pandas, names of regions, errors in our words."""
+"""What the readers share: tables of text and of pandas, names of regions, errors in our words.
+
+Names are what joins the files, so they are looked for wherever a file may have them. Numbers that only count rows from
+0, as pandas writes them beside a table without names, are no names.
+
+Known imperfections: a line break within quotes is not read; v7.3 files of MATLAB give no sparse matrices.
+"""
 
 from __future__ import annotations
 
