@@ -5,6 +5,7 @@ interrupted run goes on where it stopped; each part is written to results/cells/
 were made is said in LOOKS.
 """
 
+import dataclasses
 import itertools
 import os
 import sys
@@ -22,7 +23,6 @@ from omniset.runs.files import plain
 
 RUNS = ROOT / "runs" / "cells"
 SETS = {"kang": "kang_pbmc_muscat.h5ad", "baron": "baron_mouse_pancreas.h5ad"}
-VECTORS = "annotation_svd128.txt.xz"  # of GO, tissue and KEGG annotations
 LOOKS = (
     "Choices were made on Kang's cells, whole and subsampled, on scanpy's blood cells with batches made, and on "
     "simulated cells. Baron's were looked at twice before, first with 64 dimensions and an alignment of 50, then with "
@@ -30,29 +30,12 @@ LOOKS = (
 )
 SEEDS, ABLATED, ALIGNED, ANNOTATED = 5, 1, 3, 1  # how many seeds
 REMOVED = 1  # type of each batch
-STATE_EPOCHS = 300
 # What differs from the default.
-ABLATIONS: dict[str, dict[str, Any]] = {
-    "no alignment": {"alignment": 0.0},
-    "decoder without batch": {"condition": False},
-    "neither": {"alignment": 0.0, "condition": False},
-    "nothing hidden": {"hide": 0.0},
-    "variational": {"beta": 1.0},
-    "tokens learned": {"gene_tokens": "learned"},
-    "tokens learned from random": {"gene_tokens": "random"},
-}
-# Scored with all batches at hand alone. The last ones gather the tokens of every cell, which takes longer.
+ABLATIONS: dict[str, dict[str, Any]] = {"no alignment": {"alignment": 0.0}}
+# Scored with all batches at hand alone.
 TRANSDUCTIVE: dict[str, dict[str, Any]] = {
     "16 dimensions": {"embedding_dim": 16},
     "64 dimensions": {"embedding_dim": 64},
-    "counts not normalised": {"counts": "log1p"},
-    "poisson": {"likelihood": "poisson"},
-    "mse": {"likelihood": "mse"},
-    "gene vectors too": {"gene_vectors": VECTORS},
-    "gene vectors alone": {"gene_vectors": VECTORS, "gene_tokens": "given"},
-    "counts in tokens": {"counts": "tokens"},
-    "one U-ISAB": {"depth": 1},
-    "deep sets": {"encoder": "deep-sets", "num_outputs": 1},
     # A small one: the published size is a matter of days on a CPU.
     "seed": {
         "architecture": "seed",
@@ -66,11 +49,7 @@ TRANSDUCTIVE: dict[str, dict[str, Any]] = {
     },
 }
 LONG = 50  # epochs after which the loss of "seed" has settled
-# Of the alignment: its weight, and its number of clusters.
-ALIGNMENTS: dict[str, dict[str, Any]] = {
-    **{f"weight {weight:g}": {"alignment": weight} for weight in (5.0, 80.0)},
-    **{f"{clusters} clusters": {"clusters": clusters} for clusters in (10, 100)},
-}
+ALIGNMENTS: dict[str, dict[str, Any]] = {f"weight {weight:g}": {"alignment": weight} for weight in (5.0, 80.0)}
 LACKING = (0.2, 0.5, 0.8)  # shares of a file's genes that are left out of it, at random
 PANELS, PANEL_SEEDS = 3, 3  # how often they are drawn; models
 CELLS, GENES, EXPRESSED = 1_000_000, 2_000, 100  # of the large simulated file
@@ -113,18 +92,34 @@ def evaluated(name: str, data: Path, seed: int = 0) -> dict[str, Any]:
     return compared(name, data, seed, name, seeds=SEEDS)
 
 
-def compared(name: str, data: Path, seed: int, folder: str, **how: Any) -> dict[str, Any]:
-    """What `omniset.cells.evaluate.evaluate` finds on one of SETS, kept in a folder of RUNS."""
-    from omniset.cells.evaluate import evaluate
+def compared(
+    name: str, data: Path, seed: int, folder: str, variants: dict[str, dict[str, Any]] | None = None, **how: Any
+) -> dict[str, Any]:
+    """What `omniset.cells.evaluate.evaluate` finds on one of SETS, kept in a folder of RUNS.
 
-    about = {"batch_key": "batch", "label_key": "cell_type", "seed": seed, "folder": RUNS / folder}
-    found = evaluate(data / SETS[name], resume=True, progress=False, say=print, **about, **how)
+    Args:
+        variants: Further models of ours: a name, and what differs in the arguments.
+    """
+    from omniset.cells.evaluate import evaluate
+    from omniset.trials.comparison import OURS
+
+    about = {"batch_key": "batch", "label_key": "cell_type", "seed": seed, "resume": True, "progress": False}
+    found = evaluate(data / SETS[name], folder=RUNS / folder, say=print, **about, **how)
+    for variant, changed in (variants or {}).items():
+        place = RUNS / f"{folder}_{variant}"
+        other = evaluate(data / SETS[name], folder=place, say=print, **about, **how, **changed)
+        parts = {}
+        for part in ("transductive", "inductive"):
+            rows = getattr(other, part)
+            named = rows[rows["method"] == OURS].assign(method=variant) if len(rows) else rows
+            parts[part] = pd.concat([getattr(found, part), named], ignore_index=True)
+        found = dataclasses.replace(found, **parts)
     return _recorded(found, data)
 
 
 def annotated(name: str, data: Path, seed: int = 0) -> dict[str, Any]:
     """Types of a batch left out, and of one from which a type was removed besides."""
-    from omniset.cells.annotating import evaluate_annotation
+    from omniset.cells.evaluate_annotation import evaluate_annotation
 
     found = evaluate_annotation(
         data / SETS[name],
@@ -155,17 +150,19 @@ def panels(name: str, data: Path, seed: int = 0) -> list[dict[str, Any]]:
 
     from omniset.cells import CellEmbedder
     from omniset.cells.data import read_cells
+    from omniset.cells.model import Completion
 
     adata, rows = anndata.read_h5ad(data / SETS[name]), []
     for number in range(seed, seed + PANEL_SEEDS):
         model = CellEmbedder(seed=number, progress=False).fit(adata, batch_key="batch")
         whole, completion = model.transform(adata), model.network_.encoder.completion
+        nothing = Completion(*completion.weights.shape)  # has not learned what to fill in
         deviation, itself = whole.std(0), np.arange(len(whole))[:, None]
         neighbours = NearestNeighbors(n_neighbors=15).fit(whole)
         for lacking, draw in itertools.product(LACKING, range(PANELS)):
             there = np.random.default_rng([draw, round(100 * lacking)]).random(adata.n_vars) >= lacking
             few = read_cells(adata[:, there].copy())
-            for how, used in (("filled in", completion), ("not expressed", None)):
+            for how, used in (("filled in", completion), ("not expressed", nothing)):
                 model.network_.encoder.completion = used
                 z = model.embed_cells(few)
                 near = neighbours.kneighbors(z, return_distance=False) == itself
@@ -209,31 +206,23 @@ def perturbed(data: Path, seed: int = 0) -> dict[str, Any]:
     import anndata
 
     from omniset.cells.data import read_cells
-    from omniset.cells.perturbing import PerturbationEvaluation, evaluate_perturbation
-    from omniset.cells.shifts import Study
-    from omniset.trials.comparison import OURS
+    from omniset.cells.evaluate_perturbation import evaluate_perturbation
+    from omniset.cells.perturber import Study
 
     cells = anndata.read_h5ad(data / SETS["kang"])
     batch = cells.obs["batch"].astype(str)  # such as stim101: condition and donor
     cells.obs["condition"], cells.obs["donor"] = batch.str[:4].astype(object), batch.str[4:].astype(object)
     study = Study.of(read_cells(cells), "condition", "ctrl", "cell_type", "donor")
-    found = evaluate_perturbation(study, print, seed=seed, device="cpu")
-    state = evaluate_perturbation(study, print, seed=seed, device="cpu", architecture="state", epochs=STATE_EPOCHS)
-    rows = [found.rows, state.rows[state.rows["method"] == OURS].assign(method="state")]
-    return PerturbationEvaluation(pd.concat(rows, ignore_index=True), found.notes).numbers()
+    return evaluate_perturbation(study, print, seed=seed, device="cpu").numbers()
 
 
 def ablated(data: Path, variants: dict[str, dict[str, Any]], inductive: bool, seed: int = 0) -> dict[str, Any]:
-    from omniset.tables.gene_vectors import read_gene_vectors
-
-    vectors = {"gene_vectors": read_gene_vectors(data.parent / "gene_vectors" / VECTORS)}
-    variants = {name: {**more, **vectors} if "gene_vectors" in more else more for name, more in variants.items()}
     how: dict[str, Any] = {"methods": (), "variants": variants, "inductive": inductive, "seeds": ABLATED}
     return compared("kang", data, seed, "ablations", **how)
 
 
 def aligned(name: str, data: Path, seed: int = 0) -> dict[str, Any]:
-    """Other weights of the alignment, and other numbers of its clusters, than the default's."""
+    """Other weights of the alignment than the default's."""
     how: dict[str, Any] = {"methods": (), "variants": ALIGNMENTS, "inductive": False, "seeds": ALIGNED}
     return compared(name, data, seed, f"alignment_{name}", **how)
 
@@ -248,7 +237,7 @@ def trained_long(data: Path, seed: int = 0) -> list[dict[str, Any]]:
     from omniset.cells.data import read_cells
     from omniset.cells.evaluate import Task
     from omniset.cells.metrics import integration
-    from omniset.cells.settling import of_loss
+    from omniset.cells.training import loss_settled
 
     adata, rows = anndata.read_h5ad(data / SETS["kang"]), []
     task = Task.of(read_cells(adata), "batch", "cell_type", seed)
@@ -258,7 +247,7 @@ def trained_long(data: Path, seed: int = 0) -> list[dict[str, Any]]:
         model.fit(adata, batch_key="batch", folder=RUNS / f"long_{name}", resume=True)
         found = integration(model.transform(adata).astype(np.float64), task.labels, task.codes, task.reference, seed)
         history = [{key: epoch[key] for key in ("epoch", "train_loss")} for epoch in model.history_]
-        rows.append({"model": name, **found.numbers(), "history": history, "settled": of_loss(model.history_)})
+        rows.append({"model": name, **found.numbers(), "history": history, "settled": loss_settled(model.history_)})
         print(rows[-1], flush=True)
     return plain(rows)
 

@@ -25,6 +25,7 @@ from omniset.training.fit import TrainingModule
 from omniset.trials.comparison import HOLDS, SHORT, TIE, UNKNOWN
 
 QUIET = "--device cpu --progress false"
+CELLS = f"--dim 8 --num_heads 2 {QUIET}"
 TINY = f"--dim 8 --num_heads 2 --depth 1 --num_inducing 3 {QUIET}"
 HOLDS_LOCK = """
 import sys, time
@@ -109,10 +110,10 @@ SYSTEMS = [
     System(
         "cells",
         cells,
-        f"fit all.h5ad --batch_key batch --embedding_dim 8 --epochs 2 --clusters 4 {TINY}",
+        f"fit all.h5ad --batch_key batch --embedding_dim 8 --epochs 2 {CELLS}",
         f"embed all.h5ad --out used.tsv {QUIET}",
         "evaluate all.h5ad --batch_key batch --label_key type --methods pca --seeds 1 --embedding_dim 8 --epochs 1 "
-        f"--clusters 4 {TINY}",
+        f"{CELLS}",
         EmbedderOptions,
     ),
     System(

@@ -169,14 +169,14 @@ def test_genomes_page_runs(tmp_path, monkeypatch):
 def test_cells_page_runs(tmp_path, monkeypatch):
     """It makes its files, then its walk, as small as can be, then its class. (evaluate: tests/cells.)"""
     pytest.importorskip("scanpy")
-    from omniset.cells import report
+    from omniset.cells import projection
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(report.importlib.util, "find_spec", lambda name: None)  # UMAP takes long to import
+    monkeypatch.setattr(projection.importlib.util, "find_spec", lambda name: None)  # UMAP takes long to import
     make, use, donors = blocks(DOCS / "cells.md", "python")
     run_python("cells.md", [make])
     small = {verb: ["--progress=false"] for verb in ("inspect", "fit", "embed", "annotate", "decode", "explain")}
-    small["fit"] += ["--dim=8", "--num_heads=2", "--num_outputs=2", "--embedding_dim=4", "--epochs=1", "--device=cpu"]
+    small["fit"] += ["--dim=8", "--num_heads=2", "--embedding_dim=4", "--epochs=1", "--device=cpu"]
     text = (DOCS / "cells.md").read_text(encoding="utf-8").partition("All of these cells")[0]
     # Its X is scaled: refused, as shown.
     verbs = walked(text, "cells", small, lambda words: 0 if "raw" in words or words[1] == "decode" else 2)

@@ -38,8 +38,8 @@ CONFIG = {
         "label_key": "type",
         "new": {"new": "cells.h5ad"},
         "options": {
-            "fit": f"--embedding_dim 8 --epochs 1 --clusters 4 {SMALL}",
-            "report": f"--embedding_dim 8 --epochs 1 --clusters 4 --methods pca --seeds 1 {SMALL}",
+            "fit": f"--embedding_dim 8 --epochs 1 {SMALL}",
+            "report": f"--embedding_dim 8 --epochs 1 --methods pca --seeds 1 {SMALL}",
         },
     },
     "regions": {

@@ -9,11 +9,8 @@ SMALL = {
     "embedding_dim": 5,
     "dim": 8,
     "num_heads": 2,
-    "num_outputs": 3,
-    "num_inducing": 3,
     "epochs": 2,
     "batch_size": 16,
-    "clusters": 4,
     "progress": False,
 }
 SEED = {

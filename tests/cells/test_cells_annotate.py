@@ -8,28 +8,28 @@ from cell_files import SMALL, cells
 from scipy.stats import rankdata
 from sklearn.metrics import f1_score, roc_auc_score
 
-from omniset.cells import CellAnnotator, CellEmbedder, annotation_report, lacking, read_cells
+from omniset.cells import CellAnnotator, CellEmbedder, read_cells, unknown_types
 from omniset.cells import annotator as module
-from omniset.cells.annotating import evaluate_annotation, macro_f1, unknown_auroc
-from omniset.cells.callers import symphony
-from omniset.cells.heads import METHODS, NEAR, Heads, evenly
-from omniset.cells.tails import SHRINKAGE, Tails
+from omniset.cells.baselines import symphony
+from omniset.cells.classifiers import METHODS, NEAR, Classifiers, evenly
+from omniset.cells.evaluate_annotation import evaluate_annotation, macro_f1, unknown_auroc
+from omniset.cells.unknown_types import SHRINKAGE, Novelty, type_left_out, types_left_out
 from omniset.trials.intervals import Draws
 
 pytestmark = [pytest.mark.filterwarnings("ignore:The 'mode.chained_assignment' option is deprecated")]
 
 
 @pytest.fixture(scope="module")
-def heads():
+def classifiers():
     rng = np.random.default_rng(0)
     y = np.repeat([0, 1, 3], [29, 17, 3])  # type 2 is never seen
     values = rng.normal(size=(49, 11)).astype(np.float32) + 2 * np.eye(11, dtype=np.float32)[y]
     z = rng.normal(size=(49, 5)).astype(np.float32) + 2 * np.eye(5, dtype=np.float32)[y]
-    return Heads.learned(values, z, y, 4, 0), values, z, y
+    return Classifiers.learned(values, z, y, 4, 0), values, z, y
 
 
-def test_neighbours_weigh_reference_cells_by_nearness_and_types_alike(heads):
-    learned, _values, z, y = heads
+def test_neighbours_weigh_reference_cells_by_nearness_and_types_alike(classifiers):
+    learned, _values, z, y = classifiers
     place = ((z - z.mean(0)) / z.std(0)).astype(np.float64)
     new = place[:7] + 0.3
     width = 0.8
@@ -43,8 +43,8 @@ def test_neighbours_weigh_reference_cells_by_nearness_and_types_alike(heads):
     assert float(learned.width) == pytest.approx(np.median(nearest.min(1)), rel=1e-4)
 
 
-def test_a_type_that_was_not_seen_is_never_called_and_rare_ones_are_found(heads):
-    learned, values, z, y = heads
+def test_a_type_that_was_not_seen_is_never_called_and_rare_ones_are_found(classifiers):
+    learned, values, z, y = classifiers
     said = learned.probabilities(values, z)
     assert said.shape == (len(METHODS), 49, 4)
     np.testing.assert_allclose(said.sum(2), 1, atol=1e-5)
@@ -52,15 +52,15 @@ def test_a_type_that_was_not_seen_is_never_called_and_rare_ones_are_found(heads)
     assert (said[:, y == 3].argmax(2) == 3).mean() > 0.9  # three cells of 49
 
 
-def test_a_method_without_weight_is_not_asked(heads):
-    learned, values, z, _y = heads
+def test_a_method_without_weight_is_not_asked(classifiers):
+    learned, values, z, _y = classifiers
     weights = np.array([0.3, 0.0, 0.0, 0.7])
     said = learned.probabilities(values, z, weights=weights)
     np.testing.assert_array_equal(said, learned.probabilities(values, z) * (weights > 0)[:, None, None])
 
 
-def test_strangeness_is_minus_the_largest_logit_and_how_far_the_called_type_is(heads):
-    learned, values, _z, y = heads
+def test_strangeness_is_minus_the_largest_logit_and_how_far_the_called_type_is(classifiers):
+    learned, values, _z, y = classifiers
     calls = np.array([0, 1, 0, 3, 1])
     new = values[:5] * 1.5
     found = learned.strangeness(new, calls)
@@ -83,25 +83,25 @@ def test_a_quota_takes_from_frequent_types_only():
     assert np.array_equal(evenly(y, 100, 0), np.arange(100))
 
 
-def tails(error=0.05):
+def novelty(error=0.05):
     rng = np.random.default_rng(1)
     calls = rng.integers(0, 3, 997)
     known = rng.normal(size=(997, 2)) * (1 + calls)[:, None] + 5 * calls[:, None]
     batches = rng.integers(0, 4, 997)
-    return Tails.learned(known, calls, batches, error), known, calls, batches
+    return Novelty.learned(known, calls, batches, error), known, calls, batches
 
 
 def test_no_batch_loses_more_known_cells_than_the_stated_error():
-    learned, known, calls, batches = tails()
+    learned, known, calls, batches = novelty()
     refused = learned.unknown(known, calls)
     shares = [refused[batches == b].mean() for b in range(4)]
     assert max(shares) <= 0.05
     assert max(shares) > 0.04  # and not far fewer in the batch that decides
-    assert not Tails(known, calls).unknown(known * 100, calls).any()  # without a bound
+    assert not Novelty(known, calls).unknown(known * 100, calls).any()  # without a bound
 
 
 def test_strangeness_is_relative_to_cells_that_were_called_the_same():
-    learned, known, calls, _ = tails()
+    learned, known, calls, _ = novelty()
     found = learned.strangeness(known, calls)
     total = np.zeros(len(known))
     for x in known.T:
@@ -193,7 +193,7 @@ def test_what_is_saved_says_the_same_and_nothing_else_is_taken_for_it(labelled, 
     annotator = CellAnnotator(progress=False).fit(labelled, label="kind", batch_key="batch", embedder=embedder)
     annotator.save(tmp_path / "saved")
     loaded = CellAnnotator.load(tmp_path / "saved", progress=False)
-    assert (loaded.lacking_, loaded.kept_back_) == (annotator.lacking_, annotator.kept_back_)
+    assert (loaded.left_out_, loaded.kept_back_) == (annotator.left_out_, annotator.kept_back_)
     found, again = (a.annotate(labelled) for a in (annotator, loaded))
     pd.testing.assert_frame_equal(found.table, again.table)
     assert np.array_equal(found.probabilities, again.probabilities)
@@ -236,26 +236,13 @@ def test_genes_that_were_not_measured_are_filled_in_by_the_vectors_model(labelle
     annotator = CellAnnotator(progress=False).fit(labelled, label="kind", batch_key="batch", embedder=embedder)
     part = read_cells(labelled[:, :30].copy()).on(embedder.genes_)
     measured, completion = part.measured[0], embedder.network_.encoder.completion
-    values = module.values_of(part, np.arange(211), annotator.network_.heads.middle.numpy(), completion)
+    values = module.values_of(part, np.arange(211), annotator.network_.classifiers.middle.numpy(), completion)
     counts = labelled.X.toarray().astype(np.float64)[:, [*map(list(labelled.var_names).index, embedder.genes_)]]
     library = labelled[:, :30].X.toarray().sum(1)
     expected = torch.from_numpy(np.where(measured, np.log1p(1e4 * counts / library[:, None]), 0)).float()
     expected = completion(expected, torch.from_numpy(measured).expand(211, -1)).numpy()
     np.testing.assert_allclose(values, expected, rtol=1e-4, atol=1e-5)
-    assert (values[:, ~measured] != annotator.network_.heads.middle.numpy()[~measured]).any()
-
-
-@pytest.mark.parametrize("counts", ["log1p", "tokens"])
-def test_a_model_that_reads_other_values_does_not_fill_in(labelled, counts):
-    """Its completion, if any, is of what it reads."""
-    embedder = CellEmbedder(**SMALL, counts=counts).fit(labelled, batch_key="batch")
-    annotator = CellAnnotator(progress=False).fit(labelled, label="kind", batch_key="batch", embedder=embedder)
-    assert annotator._completion is None
-    embedder = CellEmbedder(**SMALL).fit(labelled, batch_key="batch")
-    annotator.embedder_ = embedder
-    assert annotator._completion is embedder.network_.encoder.completion
-    embedder.network_.encoder.completion.middle.zero_()  # as of a model that was saved before there was one
-    assert annotator._completion is None
+    assert (values[:, ~measured] != annotator.network_.classifiers.middle.numpy()[~measured]).any()
 
 
 def test_a_cell_without_counts_is_unknown_and_said(labelled, embedder):
@@ -272,8 +259,8 @@ def test_a_cell_without_counts_is_unknown_and_said(labelled, embedder):
 
 def test_a_marker_is_expressed_more(labelled, embedder):
     annotator = CellAnnotator(progress=False).fit(labelled, label="kind", batch_key="batch", embedder=embedder)
-    markers = annotation_report._markers(annotator, annotator.annotate(labelled), read_cells(labelled))
-    weight = annotator.network_.heads.genes.weight.numpy()
+    markers = annotator.markers(annotator.annotate(labelled), read_cells(labelled))
+    weight = annotator.network_.classifiers.genes.weight.numpy()
     assert set(markers["type"]) == {"x", "y", "z"}
     assert (markers["inside"] > markers["outside"]).all()
     places = [
@@ -296,27 +283,27 @@ def test_a_type_left_out_is_unknown_as_far_as_it_is_from_all_others():
     batches, found = np.arange(len(of_held)) % 2, {}
     for code in (2, 3):
         rest = y != code
-        found[code] = lacking.left_out(code, values[rest], y[rest], held, of_held, batches, 4, 0.05, 0)
+        found[code] = type_left_out(code, values[rest], y[rest], held, of_held, batches, 4, 0.05, 0)
         assert found[code].cells == 53
     assert found[2].unknown > 0.95
     assert found[3].unknown < 0.2
     assert found[3].called == 1
     only = y == 0
-    assert lacking.left_out(1, values[only], y[only], held, of_held, batches, 4, 0.05, 0) is None
+    assert type_left_out(1, values[only], y[only], held, of_held, batches, 4, 0.05, 0) is None
     new = of_held == 2
-    assert lacking.left_out(2, values[y != 2], y[y != 2], held[new], of_held[new], batches[new], 4, 0.05, 0) is None
+    assert type_left_out(2, values[y != 2], y[y != 2], held[new], of_held[new], batches[new], 4, 0.05, 0) is None
 
 
 def test_types_are_left_out_where_most_of_their_cells_were_kept_back(monkeypatch):
     numbers = np.array([[0, 9], [10, 3], [40, 41], [0, 200]])
-    assert lacking.types_left_out(numbers) == [(1, 0), (2, 1), (3, 1)]
-    monkeypatch.setattr(lacking, "TYPES", 2)
-    assert lacking.types_left_out(numbers) == [(2, 1), (3, 1)]
+    assert types_left_out(numbers) == [(1, 0), (2, 1), (3, 1)]
+    monkeypatch.setattr(unknown_types, "TYPES", 2)
+    assert types_left_out(numbers) == [(2, 1), (3, 1)]
 
 
-def test_what_a_lacking_type_would_be_is_said(labelled, embedder):
+def test_what_a_left_out_type_would_be_is_said(labelled, embedder):
     annotator = CellAnnotator(progress=False).fit(labelled, label="kind", batch_key="batch", embedder=embedder)
-    of_types = annotator.lacking_
+    of_types = annotator.left_out_
     assert [one["type"] for one in of_types] == ["x", "y", "z"]
     assert all(one["called"] != one["type"] for one in of_types)
     assert any("of a type that the reference lacks" in note for note in annotator.notes_)

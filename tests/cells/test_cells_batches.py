@@ -5,8 +5,7 @@ import pandas as pd
 import pytest
 from cell_files import SMALL, cells
 
-from omniset.cells.batches import batch_codes, labels_of
-from omniset.cells.data import read_cells
+from omniset.cells.data import batch_codes, labels_of, read_cells
 from omniset.cells.embedder import CellEmbedder
 
 

@@ -11,8 +11,7 @@ import pytest
 import scipy.sparse as sp
 from anndata.io import read_elem, write_elem
 
-from omniset.cells import CellEmbedder, report, runs, vectors
-from omniset.cells import embedder as embedder_module
+from omniset.cells import CellEmbedder, outputs, projection
 from omniset.cli import main
 from omniset.cli.parser import _underscored
 
@@ -22,7 +21,7 @@ pytestmark = [pytest.mark.filterwarnings("ignore:The 'mode.chained_assignment' o
 CELLS, GENES = 97, 31
 QUIET = ["--progress", "false", "--device", "cpu"]
 SMALL = [
-    *("--embedding_dim", "5", "--dim", "8", "--num-heads", "2", "--num_outputs", "2", "--clusters", "3"),
+    *("--embedding_dim", "5", "--dim", "8", "--num-heads", "2"),
     *("--epochs", "2", "--batch_size", "32", *QUIET),
 ]
 NAMES = [f"cell{i}" for i in range(CELLS)]
@@ -57,7 +56,7 @@ def adata(rows=slice(None), seed=0):
 @pytest.fixture(autouse=True)
 def without_umap(monkeypatch):
     """It takes longer to import than all tests to run."""
-    monkeypatch.setattr(report.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(projection.importlib.util, "find_spec", lambda name: None)
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +67,7 @@ def study(tmp_path_factory):
     adata(slice(0, 41)).write_h5ad(root / "part1.h5ad")
     adata(slice(41, None)).write_h5ad(root / "part2.h5ad")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(report.importlib.util, "find_spec", lambda name: None)
+        patch.setattr(projection.importlib.util, "find_spec", lambda name: None)
         assert run("fit", root / "all.h5ad", "--batch-key", "batch", "--out", root / "model", *SMALL) == 0
         words = ["--batch_key", "none", "--out", root / "other", *SMALL, "--seed", "1"]
         assert run("fit", root / "all.h5ad", *words) == 0
@@ -133,8 +132,7 @@ def test_both_spellings_of_options(study, tmp_path, capsys):
 
 
 def test_inspect_says_what_is_there(study, tmp_path, capsys):
-    (tmp_path / "vectors.txt").write_text("Gene1 1 2\nGene2 3 4\nOther 5 6\n")
-    words = [study / "all.h5ad", "--model", study / "model", "--gene-vectors", tmp_path / "vectors.txt"]
+    words = [study / "all.h5ad", "--model", study / "model"]
     assert run("inspect", *words, "--progress", "false") == 0
     said = capsys.readouterr().out
     data = adata()
@@ -149,7 +147,6 @@ def test_inspect_says_what_is_there(study, tmp_path, capsys):
     assert "X, dense, raw; read is X" in said
     assert "integer counts" in said
     assert "31 of 31 genes matched" in said
-    assert "vectors.txt: 2 of 31 genes matched" in said
     assert "fit would ask: which batches are there? No batch_key is given, and obs has 'batch' (2 values)" in said
     assert "nothing" not in said.split("fit would ask")[1]
     assert "kept in memory" in said
@@ -177,7 +174,7 @@ def test_the_numbers_of_the_report_on_a_fit(study, embedder):
     assert [row["batch"] for row in found["batches"]] == ["one", "two"]
     assert sum(row["cells"] for row in found["batches"]) == CELLS
     assert found["drawn"] == {"cells": CELLS, "of": CELLS, "by": "PCA", "columns": ["batch", "type"]}
-    assert len({row["cell"] for row in found["explained"]}) == report.EXPLAINED
+    assert len({row["cell"] for row in found["explained"]}) == projection.EXPLAINED
 
 
 # ---------------------------------------------------------------------- embed
@@ -248,14 +245,14 @@ def test_embed_leaves_nothing_where_it_fails(study, tmp_path, capsys, monkeypatc
         assert use(study, "embed", shared, "--out", out) == 2
         assert "input itself" in capsys.readouterr().err
     assert shared.read_bytes() == before
-    monkeypatch.setattr(vectors, "KEY", "a/b/\0")  # no name that can be written
+    monkeypatch.setattr(outputs, "KEY", "a/b/\0")  # no name that can be written
     assert use(study, "embed", shared, "--out", tmp_path / "out.h5ad") == 2
     monkeypatch.undo()
 
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(embedder_module, "embed", interrupted)
+    monkeypatch.setattr(CellEmbedder, "vectors_of", interrupted)
     assert use(study, "embed", shared, "--out", tmp_path / "out.h5ad") == 130
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.h5ad", "link.h5ad"]
 
@@ -322,7 +319,7 @@ def test_annotate_refuses(study, tmp_path, capsys, words, error):
     ("source", "end"), [("all", "npy"), *(("embedded", end) for end in ("h5ad", "npy", "parquet", "tsv"))]
 )
 def test_decode_writes_expected_counts(study, embedder, z, tmp_path, monkeypatch, source, end):
-    monkeypatch.setattr(runs, "TOGETHER", 13)
+    monkeypatch.setattr(outputs, "TOGETHER", 13)
     out = tmp_path / f"x.{end}"
     words = ["--out", out, "--batch", "two", "--library", "500"]
     assert use(study, "decode", study / f"{source}.h5ad", *words) == 0
@@ -386,7 +383,7 @@ def test_evaluate_writes_one_table_of_all(study, tmp_path, capsys, as_asked):
         "cannot be told",
     ):
         assert word in said
-    assert run(*words, "--resume", "true", "--hide", "0.3") == 2
+    assert run(*words, "--resume", "true", "--alignment", "0.3") == 2
     assert "of an earlier run" in capsys.readouterr().err
 
 
@@ -493,7 +490,7 @@ def test_explain_is_that_of_python(study, embedder, tmp_path, capsys):
     np.testing.assert_allclose(found["change"], expected["change"], atol=1e-6)
     assert use(study, "explain", study / "all.h5ad") == 0
     said = capsys.readouterr().out
-    assert sum(line.startswith("cell") for line in said.splitlines()) == report.EXPLAINED
+    assert sum(line.startswith("cell") for line in said.splitlines()) == projection.EXPLAINED
     assert "cell11" not in said  # has no counts
 
 
@@ -520,7 +517,7 @@ def test_text_of_pandas_3_is_written(tmp_path):
             "flag": [True, False, True],
         }
     )
-    plain = vectors.plain_obs(obs, np.array(["i", "j", "i"], dtype=object))
+    plain = outputs.plain_obs(obs, np.array(["i", "j", "i"], dtype=object))
     with h5py.File(tmp_path / "t.h5", "w") as root:
         write_elem(root, "obs", plain)
         found = read_elem(root["obs"])

@@ -12,11 +12,10 @@ from cell_files import SEED, SMALL, cells
 
 import omniset.cells.embedder as embedder_module
 from omniset.cells.data import read_cells
-from omniset.cells.embedder import CellEmbedder
-from omniset.cells.networks import build
-from omniset.cells.seed_training import seed_options, sentences
+from omniset.cells.embedder import CellEmbedder, build
+from omniset.cells.seed import options_of, sentences
 from omniset.cells.training import CellBatches, start_from_axes
-from omniset.cells.variable import Moments, most_variable
+from omniset.cells.variable_genes import Moments, most_variable
 from omniset.tables.gene_vectors import GeneVectors
 from omniset.training.fit import TrainingModule
 
@@ -265,7 +264,7 @@ def test_explained_changes_are_those_of_leaving_the_gene_out(fitted):
     without = own.clone()
     without[0, position] = 0
     with torch.no_grad():
-        moved = (network(own, library)[0] - network(without, library)[0])[0].numpy()
+        moved = (network(own, library) - network(without, library))[0].numpy()
     assert np.isclose(rows.loc[gene, "change"], moved @ away / np.linalg.norm(away), rtol=1e-3, atol=1e-5)
     assert rows["attribution"].between(0, 1).all()
     assert rows["attribution"].max() == 1
@@ -282,7 +281,7 @@ def test_genes_that_are_missing_are_filled_in(fitted, tmp_path):
     counts = torch.from_numpy(source.take(np.arange(53)).toarray())
     assert torch.equal(  # nothing is
         torch.from_numpy(fitted.transform(data)),
-        network(counts, counts.sum(1))[0].detach(),
+        network(counts, counts.sum(1)).detach(),
     )
     panel = data[:, ::2].copy()
     with pytest.warns(UserWarning, match="49% of the model's 41 genes are not in it, .*: they are filled in by what"):
@@ -297,22 +296,21 @@ def test_genes_that_are_missing_are_filled_in(fitted, tmp_path):
     away = np.linalg.solve(of_both, (known - middle)[:, measured].T)
     expected = middle[~measured] + (of_missing[:, measured] @ away).T
     known[:, ~measured] = expected.clip(0) * (expected.sum(1) / expected.clip(0).sum(1))[:, None]
-    ours = network.mean(network.hidden(torch.from_numpy(known).float())).detach().numpy()
+    summary = network.pool.pool_tabulated(network.table(), torch.from_numpy(known).float())
+    ours = network.head_of(network.encoder.decoder(summary)).detach().numpy()
     assert np.allclose(z, ours, rtol=0, atol=1e-4)
-    unfilled = network(counts * torch.from_numpy(measured), torch.from_numpy(panel.X.toarray().sum(1)))[0]
+    unfilled = network(counts * torch.from_numpy(measured), torch.from_numpy(panel.X.toarray().sum(1)))
     assert np.abs(z - unfilled.detach().numpy()).max() > 1e-2
     fitted.save(tmp_path)
     with pytest.warns(UserWarning, match="49% of the model's"):
         assert np.array_equal(CellEmbedder.load(tmp_path).set_params(progress=False).transform(panel), z)
 
 
-@pytest.mark.parametrize("depth", [0, 1])
-def test_genes_that_are_filled_in_are_not_explained(depth):
+def test_genes_that_are_filled_in_are_not_explained(fitted):
     """What is left out is the count; what is expected of others without it is part of the change."""
     data = cells()
-    model = CellEmbedder(**SMALL, depth=depth).fit(data, batch_key="batch")
     with pytest.warns(UserWarning, match="49% of the model's"):
-        found = model.explain(data[:, ::2].copy(), "cell2", top=41)
+        found = fitted.explain(data[:, ::2].copy(), "cell2", top=41)
     counts = pd.Series(data[2, ::2].X.toarray()[0], data.var_names[::2])
     assert set(found["gene"]) == set(counts.index[counts > 0])
     assert np.array_equal(found["count"], counts[found["gene"]])
@@ -350,22 +348,19 @@ def test_aliases_reach_every_verb(fitted):
     assert np.array_equal(again.mean_, on.mean_)
 
 
-def test_gene_vectors_alone_and_with_learned_ones():
+def test_a_seed_reads_gene_vectors():
     data, rng = cells(), np.random.default_rng(0)
     vectors = GeneVectors([f"GENE{i}" for i in range(1, 41)], rng.normal(size=(40, 11)).astype(np.float32))
-    alone = CellEmbedder(**SMALL, gene_tokens="given")
-    with pytest.warns(UserWarning, match="1 of 41 genes have no vector and, as gene_tokens='given', are not seen"):
-        alone.fit(data, batch_key="batch", gene_vectors=vectors)
-    z = alone.transform(data)
-    assert alone.network_.encoder.tokens.own is None
-    both = CellEmbedder(**SMALL).fit(data, batch_key="batch", gene_vectors=vectors)
-    assert any("gene vectors: 40 of 41 genes matched" in note for note in both.notes_)
-    assert not np.allclose(both.transform(data), z)
-    with pytest.raises(ValueError, match="gene_tokens='given' needs gene_vectors"):
-        CellEmbedder(**SMALL, gene_tokens="given").fit(data, batch_key="batch")
+    model = CellEmbedder(**SEED).fit(data, batch_key="batch", gene_vectors=vectors)
+    assert any("gene vectors: 40 of 41 genes matched" in note for note in model.notes_)
+    places = [model.genes_.index(f"Gene{i}") for i in range(41)]
+    assert np.array_equal(model.network_.vectors[places[1:]].numpy(), vectors.vectors)
+    assert not model.network_.vectors[places[0]].any()
+    with pytest.raises(ValueError, match="gene_vectors are for architecture='seed'"):
+        CellEmbedder(**SMALL).fit(data, batch_key="batch", gene_vectors=vectors)
     none = GeneVectors(["A", "B"], np.ones((2, 3), dtype=np.float32))
     with pytest.raises(ValueError, match="none of the genes, such as 'Gene0', has a vector"):
-        CellEmbedder(**SMALL).fit(data, batch_key="batch", gene_vectors=none)
+        CellEmbedder(**SEED).fit(data, batch_key="batch", gene_vectors=none)
 
 
 def test_learning_on_from_a_model(fitted, tmp_path, monkeypatch):
@@ -391,9 +386,7 @@ def test_learning_on_from_a_model(fitted, tmp_path, monkeypatch):
     assert not np.allclose(on.transform(cells()), z)
     for changed, more, message in (
         ({"dim": 16}, {}, "dim must be as in start_from, 8; got 16"),
-        ({"gene_tokens": "given"}, {}, "gene_tokens must be as in start_from, 'axes'; got 'given'"),
         ({"architecture": "seed", "encoder_options": SEED["encoder_options"]}, {}, "architecture must be as in"),
-        ({}, {"gene_vectors": GeneVectors(["Gene1"], np.ones((1, 2), dtype=np.float32))}, "leave gene_vectors out"),
     ):
         with pytest.raises(ValueError, match=message):
             CellEmbedder(**SMALL | changed).fit(others, **given, **more)
@@ -409,6 +402,9 @@ def test_a_seed_learns_on_from_a_seed(of_seed, monkeypatch):
     known, now = (model.network_.dataset_head[4].weight for model in (of_seed, start))
     assert start.batches_ == ["three", "two"]
     assert torch.equal(now, torch.stack([known.mean(0), known[1]]))
+    vectors = GeneVectors(["Gene1"], np.ones((1, 2), dtype=np.float32))
+    with pytest.raises(ValueError, match="leave gene_vectors out"):
+        CellEmbedder(**SEED).fit(others, batch_key="batch", start_from=of_seed, gene_vectors=vectors)
     with pytest.raises(ValueError, match="start_from has a dataset token, as of several, this model has none"):
         CellEmbedder(**SEED).fit(others, batch_key="none", start_from=of_seed)
 
@@ -419,7 +415,7 @@ def test_a_seed_says_which_batch_a_cell_is_like(of_seed, fitted):
     assert found.columns.tolist() == ["one", "two"]
     assert found.index.tolist() == data.obs_names.tolist()
     network, source = of_seed.network_, of_seed.on(read_cells(data))
-    read = sentences(source, np.array([11]), source.take(np.array([11])), seed_options(SEED["encoder_options"]), None)
+    read = sentences(source, np.array([11]), source.take(np.array([11])), options_of(SEED["encoder_options"]), None)
     with torch.no_grad():
         logits = network(read.genes, read.counts, read.multiplicity, read.tasks, read.depth).dataset_logits
     np.testing.assert_allclose(found.iloc[11], logits[0].softmax(0), atol=1e-6)
@@ -432,7 +428,7 @@ def test_a_seed_is_explained_by_its_sentence(of_seed):
     found = of_seed.explain(data, ["cell7"], top=99)
     source = of_seed.on(read_cells(data))
     counts = source.take(np.array([7]))
-    said = sentences(source, np.array([7]), counts, seed_options(SEED["encoder_options"]), None)
+    said = sentences(source, np.array([7]), counts, options_of(SEED["encoder_options"]), None)
     expressed = {of_seed.genes_[g] for g in said.genes[0].tolist() if counts.toarray()[0, g]}
     assert {*found["gene"]} == expressed
     network, mean = of_seed.network_, torch.from_numpy(of_seed.mean_)
@@ -445,16 +441,6 @@ def test_a_seed_is_explained_by_its_sentence(of_seed):
             assert change == pytest.approx(float((z - alone) @ along), abs=1e-5)
     assert found["attribution"].max() == pytest.approx(1)
     assert found["change"].abs().is_monotonic_decreasing
-
-
-def test_a_seed_may_learn_whether_genes_are_expressed():
-    options = SEED["encoder_options"]
-    model = CellEmbedder(**SEED | {"encoder_options": options | {"loss": "expressed"}}).fit(cells(), batch_key="batch")
-    assert np.isfinite(model.transform(cells())).all()
-    with pytest.raises(ValueError, match="which genes are expressed"):
-        model.decode(model.transform(cells()))
-    with pytest.raises(ValueError, match="loss must be one of counts, expressed, got 'both'"):
-        CellEmbedder(**SEED | {"encoder_options": options | {"loss": "both"}}).fit(cells(), batch_key="batch")
 
 
 def test_genes_that_vary_most_are_chosen():
@@ -491,55 +477,41 @@ def test_several_files_with_different_genes():
     assert len(embedder.genes_) == 41
     # What a file lacks is no zero: its shares are of the genes that it has.
     source = read_cells([left, right]).on(embedder.genes_)
-    batch = CellBatches(source, source.source_of, 0.0, 0)([(0, i) for i in range(53)], True)
+    batch = CellBatches(source, source.source_of, 0)([(0, i) for i in range(53)], True)
     assert batch.measured is not None
     assert batch.measured.sum(1).tolist() == [30] * 53
     assert torch.equal(batch.counts[~batch.measured], torch.zeros((~batch.measured).sum()))
     # A cell is read in the same way where it is learned from and where it is embedded: what is missing is filled in.
-    seen = embedder.network_.encoder(batch.counts, batch.library, measured=batch.measured)[0].detach().numpy()
+    seen = embedder.network_.encoder(batch.counts, batch.library, measured=batch.measured).detach().numpy()
     assert np.array_equal(seen, embedder.embed_cells(source))
 
 
 def test_tokens_start_on_the_principal_axes(fitted):
     source = read_cells(cells())
     encoder = build(CellEmbedder(**SMALL), 41, 2, None).encoder
-    tokens = encoder.tokens
-    before = tokens.own.clone()
+    before = encoder.tokens.clone()
     start_from_axes(encoder, source, np.arange(53), 0)
     values = cells().X.toarray().astype(np.float64)
     values = np.log1p(values / values.sum(1, keepdims=True) * 1e4)
     _, sizes, axes = np.linalg.svd(values - values.mean(0), full_matrices=False)
     expected = axes[:8].T * sizes[:8]
     expected /= np.sqrt(np.square(expected).mean())
-    ours = tokens.own.numpy()
+    ours = encoder.tokens.numpy()
     assert np.allclose(ours @ ours.T, expected @ expected.T, atol=1e-3)  # axes may be turned round
     one = build(CellEmbedder(**SMALL), 41, 2, None).encoder
-    one.tokens.own.copy_(before)
+    one.tokens.copy_(before)
     start_from_axes(one, source, np.array([4]), 0)  # one cell has no axes
-    assert torch.equal(one.tokens.own, before)
+    assert torch.equal(one.tokens, before)
+    assert torch.equal(fitted.network_.encoder.tokens, encoder.tokens)  # they are not learned
     wide = build(CellEmbedder(**SMALL | {"dim": 60}), 41, 2, None).encoder
     start_from_axes(wide, source, np.arange(53), 0)
-    assert not wide.tokens.own[:, 40:].any()  # 41 genes have 40 axes
-
-
-def test_tokens_stay_on_the_axes_unless_learned():
-    found = {}
-    for how in ("axes", "learned", "random"):
-        model = CellEmbedder(**SMALL, gene_tokens=how).fit(cells(), batch_key="batch")
-        found[how] = model.network_.encoder.tokens.own.detach()
-    encoder = build(CellEmbedder(**SMALL), 41, 2, None).encoder
-    start_from_axes(encoder, read_cells(cells()), np.arange(53), 0)
-    start = encoder.tokens.own
-    assert torch.equal(found["axes"], start)
-    moved, far = ((found[how] - start).norm() / start.norm() for how in ("learned", "random"))
-    assert 1e-4 < moved < 0.5 < far
+    assert not wide.tokens[:, 40:].any()  # 41 genes have 40 axes
 
 
 BAD = {
-    "encoder": ("none", "encoder must be one of"),
-    "hide": (0.5, "hide must be >= 0 and < 0.5, got 0.5"),
+    "alignment": (-1.0, "alignment must be >= 0, got -1"),
     "num_heads": (3, "dim must be divisible by num_heads"),
-    "encoder_options": ({"colour": 1}, "encoder_options={.*does not take colour"),
+    "encoder_options": ({"slots": 1}, "encoder_options are for architecture='seed'"),
     "device": ("abacus", "device"),
 }
 
@@ -549,6 +521,8 @@ def test_bad_arguments(name):
     value, message = BAD[name]
     with pytest.raises(ValueError, match=message):
         CellEmbedder(**SMALL | {name: value}).fit(cells())
+    with pytest.raises(ValueError, match="encoder_options={.*does not take colour"):
+        CellEmbedder(**SEED | {"encoder_options": {"colour": 1}}).fit(cells())
 
 
 def test_bad_input():
@@ -564,28 +538,8 @@ def test_bad_input():
         CellEmbedder(**SMALL, min_cells=99).fit(cells(), batch_key="none")
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"depth": 1}, {"counts": "tokens"}, {"encoder": "deep-sets"}, {"likelihood": "mse", "beta": 0.0}, {"hide": 0.3}],
-    ids=str,
-)
-def test_every_variant_trains(options):
+def test_cells_that_are_kept_back_watch():
     data = cells(23)
-    embedder = CellEmbedder(**SMALL | {"epochs": 1, "validation_fraction": 0.2} | options).fit(data, batch_key="none")
+    embedder = CellEmbedder(**SMALL | {"epochs": 1, "validation_fraction": 0.2}).fit(data, batch_key="none")
     assert np.isfinite(embedder.transform(data)).all()
     assert np.isfinite(embedder.history[-1]["val_loss"])
-
-
-@pytest.mark.filterwarnings("ignore:.*of the model's 41 genes are not in it")
-def test_a_model_without_what_fills_genes_in_is_read_as_it_was_used(tmp_path):
-    """Models that were saved before missing genes were filled in have none of it."""
-    model, data = CellEmbedder(**SMALL).fit(cells(), batch_key="batch"), cells()
-    lacking = data[:, :30].copy()
-    filled = model.transform(lacking)
-    model.network_.encoder.completion = None
-    expected = [model.transform(some) for some in (data, lacking)]
-    model.save(tmp_path / "older")
-    loaded = CellEmbedder.load(tmp_path / "older")
-    for some, vectors in zip((data, lacking), expected, strict=True):
-        assert np.array_equal(loaded.transform(some), vectors)
-    assert not np.allclose(filled, expected[1], rtol=0, atol=1e-3)

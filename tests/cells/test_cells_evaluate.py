@@ -14,10 +14,17 @@ from sklearn.decomposition import PCA
 
 from omniset.cells import baselines
 from omniset.cells import evaluate as module
-from omniset.cells.checks import library_correlation, thinned, thinning_robustness
 from omniset.cells.data import read_cells
 from omniset.cells.embedder import CellEmbedder
-from omniset.cells.evaluate import TRANSFER, WHOLE, Evaluation, evaluate
+from omniset.cells.evaluate import (
+    TRANSFER,
+    WHOLE,
+    Evaluation,
+    evaluate,
+    library_correlation,
+    thinned,
+    thinning_robustness,
+)
 from omniset.cells.metrics import Integration, integration, transfer
 from omniset.tables.gene_vectors import GeneVectors
 
@@ -27,7 +34,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:The 'future.infer_string' option is deprecated"),
 ]
 SMALL = {
-    **{"embedding_dim": 5, "dim": 8, "num_heads": 2, "num_outputs": 2, "clusters": 3, "epochs": 2, "batch_size": 31},
+    **{"embedding_dim": 5, "dim": 8, "num_heads": 2, "epochs": 2, "batch_size": 31},
     **{"device": "cpu", "progress": False},
 }
 KEYS = {"batch_key": "batch", "label_key": "type"}
@@ -121,13 +128,12 @@ def shifted(monkeypatch):
 
 
 def test_rows_are_the_metrics_of_each_methods_vectors(table, quick, shifted):
-    variants = {"wider": {"embedding_dim": 7}}
-    found = evaluate(table, **KEYS, methods=("pca", "harmony"), seeds=2, seed=3, variants=variants, **SMALL)
+    found = evaluate(table, **KEYS, methods=("pca", "harmony"), seeds=2, seed=3, **SMALL)
     counts, batch, kind = simulated()
     code = np.array([int(b[-1]) for b in batch])
     reference = baselines.embed("pca", sp.csr_array(counts), code)
     middle = np.log1p(counts).mean(0)
-    assert found.comparison.methods == ["omniset", "wider", "pca", "harmony"]
+    assert found.comparison.methods == ["omniset", "pca", "harmony"]
     assert found.transductive[["seed", "method"]].to_numpy().tolist() == [
         [seed, name] for seed in (3, 4) for name in found.comparison.methods
     ]
@@ -135,7 +141,6 @@ def test_rows_are_the_metrics_of_each_methods_vectors(table, quick, shifted):
     for seed in (3, 4):
         expected = {
             "omniset": projected(counts, seed, middle),
-            "wider": projected(counts, seed, middle, 7),
             "pca": reference,
             "harmony": reference + np.arange(CELLS)[:, None] % 2,
         }
@@ -148,13 +153,12 @@ def test_rows_are_the_metrics_of_each_methods_vectors(table, quick, shifted):
     assert (found.transductive["fit_seconds"] >= 0).all()
     assert rows.loc[(3, "pca"), "pcr_comparison"] == 0
     assert rows["embed_seconds"].notna().groupby("method").all().to_dict() == {
-        **{"omniset": True, "wider": True},
-        **{"pca": False, "harmony": False},
+        **{"omniset": True, "pca": False, "harmony": False},
     }
     assert found.labels.tolist() == ["" if k is None else k for k in kind]
     assert found.batches.tolist() == batch
     assert not found.not_run
-    assert found.checks["library"].keys() == {"omniset", "wider", "pca", "harmony"}
+    assert found.checks["library"].keys() == {"omniset", "pca", "harmony"}
     numbers = json.loads(json.dumps(found.numbers(), allow_nan=False))
     assert numbers["seconds"]["pca"]["embed_seconds"] is None
     assert numbers["seeds"] == [3, 4]
@@ -197,11 +201,12 @@ def test_left_out_cells_teach_nothing(monkeypatch):
     fitted, real, maps, pca = [], module._fitted, [], module._pca
     monkeypatch.setattr(module, "_fitted", lambda *a: fitted.append(real(*a)) or fitted[-1])
     monkeypatch.setattr(module, "_pca", lambda *a: maps.append(pca(*a)) or maps[-1])
+    monkeypatch.setattr(module.Task, "left_out", lambda task, seed: np.array([1]))
     rows = []
     for one in (counts, others):
         task = module.Task.of(read_cells(adata(one, batch, kind)), "batch", "type", 0)
         rows += [
-            module._inductive(task, name, how, 0, np.array([1])).rows
+            module._inductive(task, name, how, 0).rows
             for name, how in (("omniset", module._Model(SMALL, None, None)), ("pca", None))
         ]
         assert set(rows[-1]["batch"]) == {"batch 1"}
@@ -216,7 +221,7 @@ def test_no_more_than_six_batches_are_left_out(cheap):
     counts, batch, kind = simulated(cells=97, batches=8)
     task = module.Task.of(read_cells(adata(counts, batch, kind)), "batch", "type", 0)
     assert task.leavable().tolist() == list(range(8))
-    drawn = [set(module._inductive(task, "pca", None, seed, task.leavable()).rows["batch"]) for seed in (0, 0, 1)]
+    drawn = [set(module._inductive(task, "pca", None, seed).rows["batch"]) for seed in (0, 0, 1)]
     assert len(drawn[0]) == len(drawn[2]) == 6
     assert drawn[0] == drawn[1] != drawn[2]
 
@@ -262,7 +267,7 @@ def rows_without_time(frame):
 
 @pytest.mark.usefixtures("cheap")
 def test_resume_after_a_kill(table, quick, tmp_path, monkeypatch):
-    options = {**KEYS, "methods": ("pca", "harmony"), "seeds": 2, "variants": {"wide": {"embedding_dim": 7}}, **SMALL}
+    options = {**KEYS, "methods": ("pca", "harmony"), "seeds": 2, **SMALL}
     kept = {"folder": tmp_path / "made", "resume": True}
 
     def dies(name, counts, batches=None, *, seed=0):
@@ -273,9 +278,9 @@ def test_resume_after_a_kill(table, quick, tmp_path, monkeypatch):
     monkeypatch.setattr(module.compared, "embed", dies)
     with pytest.raises(KeyboardInterrupt):
         evaluate(table, folder=kept["folder"], **options)
-    assert len(quick) == 3  # ours, again for the checks, the variant
+    assert len(quick) == 2  # ours, again for the checks
     names = sorted(p.name for p in (kept["folder"] / "rows").iterdir())
-    done = ["transductive_0_omniset", "transductive_0_pca", "transductive_0_wide"]
+    done = ["transductive_0_omniset", "transductive_0_pca"]
     assert names == ["checks_0_omniset.json", *(f"{n}.{s}" for n in done for s in ("json", "npz", "parquet"))]
 
     monkeypatch.setattr(module.compared, "embed", moved)
@@ -283,7 +288,7 @@ def test_resume_after_a_kill(table, quick, tmp_path, monkeypatch):
     said = []
     found = evaluate(table, **kept, say=said.append, **options)
     assert said[:2] == ["seed 0: harmony", "seed 0: omniset, one batch left out at a time"]
-    assert len(quick) == 2 * 2 + 2 + 2 * 2  # left out by both models, and the second seed
+    assert len(quick) == 2 + 1 + 2  # left out, and the second seed
     whole = evaluate(table, **options)
     pd.testing.assert_frame_equal(rows_without_time(found.transductive), rows_without_time(whole.transductive))
     pd.testing.assert_frame_equal(found.inductive, whole.inductive)
@@ -297,12 +302,12 @@ def test_resume_after_a_kill(table, quick, tmp_path, monkeypatch):
     assert not quick
     pd.testing.assert_frame_equal(again.transductive, found.transductive)
     assert again.numbers() == found.numbers()
-    fewer = evaluate(table, **kept, **options | {"seeds": 1, "variants": {}})
+    fewer = evaluate(table, **kept, **options | {"seeds": 1})
     assert fewer.comparison.methods == ["omniset", "pca", "harmony"]
-    (kept["folder"] / "rows" / "transductive_1_wide.json").unlink()  # as if killed while it was written
-    (kept["folder"] / "rows" / "transductive_0_wide.npz").unlink()
+    (kept["folder"] / "rows" / "transductive_1_omniset.json").unlink()  # as if killed while it was written
+    (kept["folder"] / "rows" / "transductive_0_omniset.npz").unlink()
     evaluate(table, **kept, **options)
-    assert [(a["seed"], a["embedding_dim"]) for a, _, _ in quick] == [(0, 7), (1, 7)]
+    assert [a["seed"] for a, _, _ in quick] == [0, 1]
 
     quick.clear()
     counts, batch, kind = simulated()
@@ -310,7 +315,6 @@ def test_resume_after_a_kill(table, quick, tmp_path, monkeypatch):
     other_kind = [*kind[:-1], "type 0"]
     for changed, given, message in (
         ({"dim": 16}, table, r"0_omniset.json is of another evaluation and cannot be resumed: dim was 8, is 16"),
-        ({"variants": {"wide": {"embedding_dim": 8}}}, table, "0_wide.json .*: embedding_dim was 7, is 8"),
         ({"label_key": "batch"}, table, ": label_key was 'type', is 'batch'. Start anew, not resuming"),
         ({}, adata(counts, batch, kind), r": data was \d+, is \d+\."),
         ({}, adata(simulated()[0], batch, other_kind), r": data was \d+, is \d+\."),
@@ -328,26 +332,19 @@ def test_gene_vectors_are_given_to_every_fit_of_ours(table, quick, tmp_path):
     text.write_text("G0 1\nother 2\n")
     kept = {"folder": tmp_path / "kept", "resume": True}
     options = {**KEYS, **kept, "methods": (), "seeds": 1, "aliases": {"G1": "other"}, **SMALL}
-    variants = {"without": {"gene_vectors": None}, "alone": {"gene_tokens": "given"}}
-    evaluate(table, gene_vectors=text, variants=variants, **options)
-    given = [(a["gene_tokens"], a["gene_vectors"], a["aliases"]) for a, _, _ in quick]
-    assert len(given) == 2 + 1 + 1 + 3 * 2  # ours and its checks, two variants; each again without either batch
-    assert [vectors is None for _, vectors, _ in given].count(True) == 3
-    assert {own for own, _, _ in given} == {"axes", "given"}
-    for _, found, aliases in given:
-        assert aliases == {"G1": "other"}
-        if found is not None:
-            assert found.names == vectors.names
-            assert np.array_equal(found.vectors, vectors.vectors)
+    evaluate(table, gene_vectors=text, **options)
+    assert len(quick) == 2 + 2  # ours and its checks; again without either batch
+    for arguments, _, _ in quick:
+        assert arguments["aliases"] == {"G1": "other"}
+        assert arguments["gene_vectors"].names == vectors.names
+        assert np.array_equal(arguments["gene_vectors"].vectors, vectors.vectors)
 
     quick.clear()
-    evaluate(table, gene_vectors=vectors, variants=variants, **options)  # the same, wherever they come from
+    evaluate(table, gene_vectors=vectors, **options)  # the same, wherever they come from
     assert not quick
     for other in (others, None):
         with pytest.raises(ValueError, match="gene_vectors was '[0-9a-f]{8}', is "):
             evaluate(table, gene_vectors=other, **options)
-    with pytest.raises(ValueError, match="variants: 'wrong': .*nothing.txt"):
-        evaluate(table, variants={"wrong": {"gene_vectors": "nothing.txt"}}, **options)
 
 
 @pytest.mark.usefixtures("cheap")
@@ -559,11 +556,7 @@ def test_differences_between_fits_are_seen(table, quick, cheap, monkeypatch):
         ({"label_key": "none"}, "label_key: all 89 cells are without none, there is nothing to judge by"),
         ({"methods": ("pca", "magic")}, "methods must be out of pca, harmony, scvi; got 'magic'"),
         ({"seeds": 0}, "seeds must be >= 1, got 0"),
-        ({"encoder": "nonsense"}, "encoder must be one of"),
-        ({"variants": {"pca": {}}}, "variants: 'pca' is the name of another method"),
-        ({"variants": {"a/b": {}}}, "variants: names must be letters, digits, spaces and _.+=-, got 'a/b'"),
-        ({"variants": {"one": {"seed": 3}}}, "variants: 'one' has a seed of its own"),
-        ({"variants": {"one": {"hide": 0.7}}}, "variants: 'one': hide must be >= 0 and < 0.5, got 0.7"),
+        ({"alignment": -1.0}, "alignment must be >= 0, got -1"),
     ],
 )
 def test_bad_arguments(table, changed, message):

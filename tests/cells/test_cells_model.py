@@ -1,22 +1,34 @@
-"""The model of cells: pooling from one table, likelihoods against scipy's, the alignment by hand."""
+"""The model of cells: pooling from one table, likelihood against scipy's, alignment by hand, genes not measured."""
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import scipy.stats
 import torch
 
-from omniset.cells.losses import loss
-from omniset.cells.model import DECAY, RIDGE, TEMPERATURE, Alignment, CellDecoder, CellEncoder, CellModel, GeneTokens
+from omniset.cells import model as module
+from omniset.cells.model import (
+    DECAY,
+    RIDGE,
+    TEMPERATURE,
+    Alignment,
+    Axes,
+    CellDecoder,
+    CellEncoder,
+    CellModel,
+    Completion,
+    negative_binomial_loss,
+    principal_axes,
+)
 from omniset.layers import PoolingByMultiheadAttention
 from omniset.layers.set_transformer import InducedSetAttentionBlock
 
 CELLS, GENES, DIM, LATENT = 5, 23, 12, 7
 
 
-def encoder(**options) -> CellEncoder:
+def encoder() -> CellEncoder:
     torch.manual_seed(1)
-    sizes = {"dim": DIM, "depth": 0, "num_heads": 3, "num_inducing": 4, "num_outputs": 2, "dropout": 0.5}
-    return CellEncoder(GENES, latent=LATENT, **{"encoder": "ust", **sizes, **options}).double().eval()
+    return CellEncoder(GENES, latent=LATENT, dim=DIM, num_heads=3, dropout=0.5).double().eval()
 
 
 def counts(seed: int = 0) -> torch.Tensor:
@@ -25,7 +37,7 @@ def counts(seed: int = 0) -> torch.Tensor:
 
 
 def vectors(model: CellEncoder, values: torch.Tensor) -> torch.Tensor:
-    return model(values, values.sum(1))[0]
+    return model(values, values.sum(1))
 
 
 def where(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -56,28 +68,17 @@ def test_pooling_from_a_table_is_pooling_of_the_elements(layer, variant):
 def test_a_cell_is_a_multiset_of_tokens():
     model = encoder()
     values = counts()
-    assert model.tabulates
     z = vectors(model, values)
-    tokens = model.sets(model.values(values, values.sum(1)), model.tokens())
-    apart = model.mean(model.head_of(model.encoder(tokens).summary))
+    tokens = model.sets(model.values(values, values.sum(1)))
+    apart = model.head_of(model.encoder(tokens).summary)
     assert torch.allclose(z, apart, rtol=0, atol=1e-13)
     # The multiplicity is the depth-normalised count.
     expected = torch.log1p(1e4 * values / values.sum(1, keepdim=True))
     assert torch.allclose(tokens.multiplicity.sum(1), expected.sum(1), rtol=1e-14, atol=0)
 
 
-OPTIONS = {
-    "pma": {},
-    "isab": {"depth": 1},
-    "deep sets": {"encoder": "deep-sets", "num_outputs": 2},
-    "tokens": {"counts": "tokens"},
-    "class token": {"depth": 1, "options": {"class_token": True}},
-}
-
-
-@pytest.mark.parametrize("name", OPTIONS)
-def test_a_vector_depends_on_its_own_cell_alone(name):
-    model, values = encoder(**OPTIONS[name]), counts()
+def test_a_vector_depends_on_its_own_cell_alone():
+    model, values = encoder(), counts()
     together = vectors(model, values)
     for row in range(CELLS):  # alone: no padding
         assert torch.allclose(vectors(model, values[row : row + 1])[0], together[row], rtol=0, atol=1e-12)
@@ -87,9 +88,8 @@ def test_a_vector_depends_on_its_own_cell_alone(name):
     assert torch.equal(vectors(model, values), together)  # dropout is off
 
 
-@pytest.mark.parametrize("name", OPTIONS)
-def test_cells_without_counts_and_with_all_genes(name):
-    model, values = encoder(**OPTIONS[name]), counts()
+def test_cells_without_counts_and_with_all_genes():
+    model, values = encoder(), counts()
     values[1] = 0
     values[2] = 3
     z = vectors(model, values)
@@ -97,14 +97,7 @@ def test_cells_without_counts_and_with_all_genes(name):
     empty = vectors(model, torch.zeros(2, GENES, dtype=torch.float64))
     assert torch.allclose(empty[0], z[1], rtol=0, atol=1e-12)
     assert torch.allclose(empty[1], z[1], rtol=0, atol=1e-12)
-    assert vectors(model, values[:0]).shape == (0, LATENT) if model.tabulates else True
-
-
-def test_groups_of_cells_that_fit_are_all_cells(monkeypatch):
-    model, values = encoder(depth=1), counts()
-    whole = vectors(model, values)
-    monkeypatch.setattr("omniset.cells.model.GATHERED", 17)  # less than two cells
-    assert torch.allclose(vectors(model, values), whole, rtol=0, atol=1e-12)
+    assert vectors(model, values[:0]).shape == (0, LATENT)
 
 
 def test_depth_does_not_enter():
@@ -112,25 +105,8 @@ def test_depth_does_not_enter():
     assert torch.allclose(vectors(model, 7 * values), vectors(model, values), rtol=0, atol=1e-12)
 
 
-def test_tokens_of_given_vectors():
-    torch.manual_seed(0)
-    vectors = torch.randn(GENES, 11)
-    vectors[4] = 0
-    tokens = GeneTokens(GENES, DIM, 5 * vectors, "none").double()
-    table = tokens()
-    assert not table[4].any()
-    unit = torch.nn.functional.normalize(vectors.double(), dim=1)
-    assert torch.allclose(table[3], tokens.project(unit)[3], rtol=0, atol=1e-6)
-    both = GeneTokens(GENES, DIM, vectors, "learned").double()
-    assert torch.equal(both()[4], both.own[4])
-    assert not any(p is both.vectors for p in both.parameters())
-    with pytest.raises(ValueError, match="needs gene vectors"):
-        GeneTokens(GENES, DIM, None, "none")
-
-
 @pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("kind", ["nb", "poisson", "mse"])
-def test_losses_against_scipy(kind, masked):
+def test_loss_against_scipy(masked):
     torch.manual_seed(0)
     values = counts()
     values[3] = 0
@@ -140,17 +116,13 @@ def test_losses_against_scipy(kind, masked):
         logits = logits.masked_fill(~measured, torch.finfo(torch.float64).min)
     log_share = logits.log_softmax(1).requires_grad_()
     log_theta = torch.randn(GENES, dtype=torch.float64).requires_grad_()
-    ours = loss(kind, values, where(values), log_share, log_theta, measured)
+    ours = negative_binomial_loss(values, where(values), log_share, log_theta, measured)
 
     share, theta, c = log_share.detach().exp().numpy(), log_theta.detach().exp().numpy(), values.numpy()
     there = np.ones_like(c, dtype=bool) if measured is None else measured.numpy()
     total = c.sum(1, keepdims=True)
     mean = share * total
-    each = {
-        "nb": lambda: -scipy.stats.nbinom.logpmf(c, theta, theta / (theta + mean)),
-        "poisson": lambda: -scipy.stats.poisson.logpmf(c, mean),
-        "mse": lambda: (np.log1p(1e4 * share) - np.log1p(1e4 * c / np.maximum(total, 1e-300))) ** 2,
-    }[kind]()
+    each = -scipy.stats.nbinom.logpmf(c, theta, theta / (theta + mean))
     expected = np.where(there, each, 0).sum(1)
     with_counts = total[:, 0] > 0
     assert np.allclose(ours.detach().numpy()[with_counts], expected[with_counts], rtol=1e-10, atol=1e-10)
@@ -172,10 +144,11 @@ def test_shares_are_of_the_measured_genes():
     assert not torch.allclose(decoder(z, batch), decoder(z, batch.flip(0)))
 
 
-def test_alignment_by_hand():
+def test_alignment_by_hand(monkeypatch):
     torch.manual_seed(0)
     latent, clusters, batches = 3, 2, 2
-    alignment = Alignment(clusters, latent, batches).double()
+    monkeypatch.setattr(module, "CLUSTERS", clusters)
+    alignment = Alignment(latent, batches).double()
     z = torch.randn(7, latent, dtype=torch.float64, requires_grad=True)
     batch = torch.tensor([0, 1, 0, 1, 1, 0, 0])
     for step in range(2):  # the second adds to what is left of the first
@@ -202,14 +175,13 @@ def test_alignment_by_hand():
         # Cells feel where they are to go, and the clusters do not move them.
         assert np.allclose(gradient.numpy(), 2 * (points - target) / len(points), atol=1e-10)
         assert torch.autograd.grad(spread, z, allow_unused=True)[0] is None
-    same = Alignment(clusters, latent, batches).double()
+    same = Alignment(latent, batches).double()
     assert same(z.detach()[:1].expand(4, -1), torch.tensor([0, 1, 0, 1]))[0] < 1e-20  # batches that coincide
 
 
 def test_a_model_starts_from_another():
     torch.manual_seed(2)
-    sizes = {"latent": LATENT, "clusters": 3, "encoder": "ust", "dim": DIM, "depth": 0, "num_heads": 3}
-    sizes |= {"num_inducing": 4, "num_outputs": 2, "dropout": 0.0}
+    sizes = {"latent": LATENT, "dim": DIM, "num_heads": 3, "dropout": 0.0}
     other, own = (CellModel(GENES, batches, **sizes).double().eval() for batches in (3, 4))
     other.alignment.counts += 7
     own.start_from(other, [2, None, 0, 1])
@@ -223,3 +195,100 @@ def test_a_model_starts_from_another():
         assert torch.allclose(mine, theirs, rtol=0, atol=1e-12)
     assert torch.equal(own.alignment.centres, other.alignment.centres)
     assert not own.alignment.counts.any()
+
+
+# ---------------------------------------------------------------------- genes that were not measured
+
+WHOLE, SOME, RANK = 60, 20, 3
+
+
+def low_rank(noise: float = 0.0) -> np.ndarray:
+    rng = np.random.default_rng(0)
+    values = 5 + rng.normal(size=(WHOLE, RANK)) @ rng.normal(size=(RANK, SOME)) * 0.4
+    return np.maximum(values + noise * rng.normal(size=values.shape), 0.01)
+
+
+def learned(values: np.ndarray, measured: np.ndarray | None = None, width: int = 5) -> Completion:
+    axes = principal_axes(sp.csr_array(values), measured, width, 0)
+    assert axes is not None
+    completion = Completion(SOME, width).double()
+    completion.learn(axes)
+    return completion
+
+
+def completed(completion: Completion, values: np.ndarray, measured: np.ndarray) -> np.ndarray:
+    return completion(torch.from_numpy(values * measured), torch.from_numpy(measured)).numpy()
+
+
+def test_linear_functions_of_the_measured_genes_come_back():
+    values = low_rank()
+    measured = np.zeros((WHOLE, SOME), dtype=bool)
+    measured[:, [2, 5, 7, 11, 16]] = True
+    found = completed(learned(values), values, measured)
+    assert np.abs(found - values).max() < 0.01
+    assert np.abs(values.mean(0) - values).max() > 1  # which the mean of each gene would not do
+
+
+def test_it_is_the_expectation_of_a_normal_distribution():
+    values = low_rank(0.3)
+    measured = np.random.default_rng(1).random((3, SOME)) < 0.5
+    pattern = np.arange(WHOLE) % 3  # as cells of three files
+    middle, covariance = values.mean(0), np.cov(values.T)
+    sizes, axes = np.linalg.eigh(covariance)
+    shared = axes[:, -RANK:] * (sizes[-RANK:] - sizes[:-RANK].mean()) @ axes[:, -RANK:].T
+    model = shared + np.diag(np.diag(np.cov(values.T, ddof=0) - shared))
+    found = completed(learned(values, width=RANK), values, measured[pattern])
+    for kind, p in enumerate(measured):
+        expected = middle[~p] + (values[:, p] - middle[p]) @ np.linalg.solve(model[np.ix_(p, p)], model[np.ix_(p, ~p)])
+        here = pattern == kind
+        assert (expected > 0).all()
+        assert np.allclose(found[here][:, ~p], expected[here], rtol=0, atol=1e-6)
+        assert np.array_equal(found[here][:, p], values[here][:, p])
+
+
+def test_what_is_whole_or_empty_stays_and_nothing_falls_below_0():
+    values = low_rank(0.3)
+    completion = learned(values)
+    everything = np.ones((WHOLE, SOME), dtype=bool)
+    assert np.array_equal(completed(completion, values, everything), values)
+    half = everything.copy()
+    half[::2, 10:] = False
+    values[4] = 0
+    found = completed(completion, values, half)
+    assert np.array_equal(found[1::2], values[1::2])
+    assert not found[4].any()
+    # What would be negative is 0, and the others make up for it.
+    completion.weights.zero_()
+    completion.middle[10:] = torch.tensor([-1.0] + [1.0] * 9)
+    assert np.allclose(completed(completion, values, half)[0, 10:], [0] + [8 / 9] * 9, atol=1e-15)
+    completion.middle[10:] = -1
+    assert not completed(completion, values, half)[::2, 10:].any()
+
+
+def test_cells_that_lack_genes_teach_too():
+    """Each half of the cells lacks other genes; the ones that both have tell what these would be."""
+    values = low_rank()
+    measured = np.ones((WHOLE, SOME), dtype=bool)
+    measured[:30, :5], measured[30:, 15:] = False, False
+    found = completed(learned(values * measured, measured, RANK), values, measured)
+    mean = (values * measured).sum(0) / measured.sum(0)
+    lacking = ~measured
+    error = np.square(found - values)[lacking].mean()
+    assert error < 0.1 * np.square(np.broadcast_to(mean, values.shape) - values)[lacking].mean()
+
+
+@pytest.mark.parametrize("values", [np.ones((1, SOME)), np.zeros((9, SOME))])
+def test_without_axes(values):
+    assert principal_axes(sp.csr_array(values), None, 4, 0) is None
+    values = torch.ones(2, SOME)
+    measured = torch.arange(SOME).expand(2, -1) < 7
+    assert torch.equal(Completion(SOME, 4)(values * measured, measured), values * measured)
+
+
+def test_axes_fill_the_width():
+    axes = Axes(np.zeros(SOME), np.eye(2, SOME), np.array([4.0, 2.0]), 1.0, np.full(SOME, 5.0))
+    completion = Completion(SOME, 5)
+    completion.learn(axes)
+    assert completion.weights.count_nonzero() == 2
+    assert torch.allclose(completion.weights[:2, :2], torch.diag(torch.tensor([3.0, 1.0]).sqrt()))
+    assert torch.allclose(completion.noise, torch.tensor([2.0, 4.0] + [5.0] * (SOME - 2)))

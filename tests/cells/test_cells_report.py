@@ -10,8 +10,8 @@ import pytest
 import scipy.sparse as sp
 from sklearn.decomposition import PCA
 
-from omniset.cells import CellEmbedder, read_cells, report
-from omniset.cells.batches import batch_codes
+from omniset.cells import CellEmbedder, projection, read_cells, report
+from omniset.cells.data import batch_codes
 from omniset.cells.evaluate import BATCH, BIO, TRANSFER, Evaluation
 from omniset.report import figures, render
 from omniset.report.frame import Run
@@ -21,7 +21,7 @@ from omniset.report.page import svg
 pytestmark = [pytest.mark.filterwarnings("ignore:The 'mode.chained_assignment' option is deprecated")]
 
 CELLS, GENES = 83, 29
-SMALL = {"embedding_dim": 5, "dim": 8, "num_heads": 2, "num_outputs": 2, "clusters": 3, "epochs": 2, "batch_size": 32}
+SMALL = {"embedding_dim": 5, "dim": 8, "num_heads": 2, "epochs": 2, "batch_size": 32}
 
 
 def run(kind, warnings=("A <warning>.",), notes=("What was decided.",)):
@@ -31,7 +31,7 @@ def run(kind, warnings=("A <warning>.",), notes=("What was decided.",)):
 @pytest.fixture(autouse=True)
 def without_umap(monkeypatch):
     """It takes longer to import than all tests to run."""
-    monkeypatch.setattr(report.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(projection.importlib.util, "find_spec", lambda name: None)
 
 
 def text(values):
@@ -69,7 +69,7 @@ def embedder(cells):
 
 @pytest.fixture
 def drawn(embedder, cells):
-    return report.draw(embedder, cells, batch_codes(cells, "batch")[0], "batch", 0)
+    return projection.draw(embedder, cells, batch_codes(cells, "batch")[0], "batch", 0)
 
 
 BATCHES = pd.DataFrame({"batch": ["one", "<b>two</b>"], "cells": [40, 43], "library": [31.5, np.nan]})
@@ -80,9 +80,9 @@ BATCHES = pd.DataFrame({"batch": ["one", "<b>two</b>"], "cells": [40, 43], "libr
 
 def test_columns_of_few_values():
     obs = adata().obs
-    assert report.few_values(obs) == {"batch": 2, "kind": 3, "flag": 2}
+    assert projection.few_values(obs) == {"batch": 2, "kind": 3, "flag": 2}
     records = np.zeros(len(obs), dtype=[("a", int), ("b", float)])
-    assert report.few_values(obs.assign(lists=[[1]] * len(obs), records=[*records])) == report.few_values(obs)
+    assert projection.few_values(obs.assign(lists=[[1]] * len(obs), records=[*records])) == projection.few_values(obs)
 
 
 def test_all_cells_are_drawn_where_they_are_few(embedder, cells, drawn):
@@ -95,15 +95,15 @@ def test_all_cells_are_drawn_where_they_are_few(embedder, cells, drawn):
 
 
 def test_of_many_cells_a_sample_is_drawn_and_this_is_said(embedder, cells, monkeypatch):
-    monkeypatch.setattr(report, "DRAWN", 17)
+    monkeypatch.setattr(projection, "DRAWN", 17)
     codes = batch_codes(cells, "batch")[0]
-    some = report.draw(embedder, cells, codes, "batch", 3)
+    some = projection.draw(embedder, cells, codes, "batch", 3)
     assert len(set(some.rows.tolist())) == len(some.z) == 17
     np.testing.assert_allclose(some.z, embedder.transform(cells)[some.rows], rtol=0, atol=1e-6)
     assert some.names.tolist() == [f"cell{i}" for i in some.rows]
     assert some.sentence == "17 of 83 cells, drawn at random."
-    assert np.array_equal(report.draw(embedder, cells, codes, "batch", 3).rows, some.rows)
-    assert not np.array_equal(report.draw(embedder, cells, codes, "batch", 4).rows, some.rows)
+    assert np.array_equal(projection.draw(embedder, cells, codes, "batch", 3).rows, some.rows)
+    assert not np.array_equal(projection.draw(embedder, cells, codes, "batch", 4).rows, some.rows)
 
 
 def test_central_cells():
@@ -118,23 +118,23 @@ def test_central_cells():
     seen = np.ones(len(z), dtype=bool)
 
     def drawn(names, seen):
-        return report.Drawn(np.arange(len(z)), np.array(names, dtype=object), z, seen, None)
+        return projection.Drawn(np.arange(len(z)), np.array(names, dtype=object), z, seen, None)
 
-    assert report.central(drawn(names, seen), 0, 3) == ["middle0", "middle1", "middle2"]
+    assert projection.central(drawn(names, seen), 0, 3) == ["middle0", "middle1", "middle2"]
     twice = [*names[:-1], "middle2"]
-    assert "middle2" not in report.central(drawn(twice, seen), 0, 3)
+    assert "middle2" not in projection.central(drawn(twice, seen), 0, 3)
     seen[0] = False
-    assert "middle0" not in report.central(drawn(names, seen), 0, 3)
-    assert report.central(drawn(names, np.zeros(len(z), dtype=bool)), 0, 3) == []
+    assert "middle0" not in projection.central(drawn(names, seen), 0, 3)
+    assert projection.central(drawn(names, np.zeros(len(z), dtype=bool)), 0, 3) == []
 
 
 def test_components_are_those_of_scikit_learn():
     z = np.random.default_rng(0).normal(size=(13, 5)).astype(np.float32) * np.array([5, 1, 3, 1, 1], dtype=np.float32)
     expected = PCA(2).fit(z.astype(np.float64))
     signs = np.sign(expected.components_[[0, 1], np.abs(expected.components_).argmax(1)])
-    np.testing.assert_allclose(report.components(z), expected.transform(z) * signs, atol=1e-5)
-    assert report.components(z[:, :1]).shape == (13, 2)
-    assert not report.components(np.ones((7, 3), dtype=np.float32)).any()
+    np.testing.assert_allclose(projection.components(z), expected.transform(z) * signs, atol=1e-5)
+    assert projection.components(z[:, :1]).shape == (13, 2)
+    assert not projection.components(np.ones((7, 3), dtype=np.float32)).any()
 
 
 def test_umap_is_taken_where_it_is_installed(monkeypatch):
@@ -150,10 +150,10 @@ def test_umap_is_taken_where_it_is_installed(monkeypatch):
             return places
 
     z = np.random.default_rng(0).normal(size=(31, 5)).astype(np.float32)
-    assert report.flat(z, 7)[0] == "PCA"
-    monkeypatch.setattr(report.importlib.util, "find_spec", lambda name: name)
+    assert projection.flat(z, 7)[0] == "PCA"
+    monkeypatch.setattr(projection.importlib.util, "find_spec", lambda name: name)
     monkeypatch.setitem(sys.modules, "umap", types.SimpleNamespace(UMAP=Umap))
-    how, places = report.flat(z, 7)
+    how, places = projection.flat(z, 7)
     assert how == "UMAP"
     assert asked["random_state"] == 7
     nearest, distances, _ = asked["precomputed_knn"]
@@ -163,7 +163,7 @@ def test_umap_is_taken_where_it_is_installed(monkeypatch):
     np.testing.assert_allclose(distances, np.take_along_axis(between, order, 1), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(places[1:], z[1:, :2], rtol=1e-6)
     assert not places[0].any()
-    assert report.flat(z[:30], 7)[0] == "PCA"  # too few
+    assert projection.flat(z[:30], 7)[0] == "PCA"  # too few
 
 
 # ---------------------------------------------------------------------- a fitted model
@@ -264,7 +264,7 @@ def test_an_evaluation_may_lack_its_parts():
 
 
 def test_of_many_cells_an_evaluation_draws_a_sample(monkeypatch):
-    monkeypatch.setattr(report, "DRAWN", 11)
+    monkeypatch.setattr(projection, "DRAWN", 11)
     page, found = report.of_evaluation(evaluation(), run("evaluation"))
     assert found["drawn"] == {"cells": 11, "of": 23, "by": "PCA"}
     assert "11 of 23 cells, drawn at random." in render(page)

@@ -153,16 +153,16 @@ def layer_of(block, rows):
     return out
 
 
-def oracle(model, genes, counts, multiplicity, tasks, depth, scale=1.0):
+def oracle(model, genes, counts, multiplicity, tasks, depth):
     """z, prediction and dataset logits of one cell; an argument that is None is a branch that is absent."""
-    rows = [encoded(model, model.cls) * scale]
+    rows = [encoded(model, model.cls)]
     for position, (gene, m) in enumerate(zip(genes, multiplicity, strict=True)):
-        token = encoded(model, unit(model.vectors[gene])) * scale
+        token = encoded(model, unit(model.vectors[gene]))
         if counts is not None:
             token = token + count_vector(model, counts[position])
         rows += [token] * int(m)
     if model.dataset_token is not None:
-        rows.append(encoded(model, model.dataset_token) * scale)
+        rows.append(encoded(model, model.dataset_token))
     for layer in model.transformer:
         rows = layer_of(layer.block, rows)
     z = unit(linear(model.decoder[1], skip(model.decoder[0], rows[0])))
@@ -186,7 +186,6 @@ def oracle(model, genes, counts, multiplicity, tasks, depth, scale=1.0):
 BRANCHES = {
     "all": {},
     "learned table": {"learned": True},
-    "scaled": {"scale_tokens": True},
     "no counts": {"counts": False},
     "no depth": {"depth_scalar": False},
     "no datasets": {"datasets": 0},
@@ -202,9 +201,8 @@ def test_forward_against_the_oracle(case):
     counts = counts if options.get("counts", True) else None
     depth = depth if options.get("depth_scalar", True) else None
     got = model(genes, counts, multiplicity, tasks, depth)
-    scale = math.sqrt(DIM) if options.get("scale_tokens") else 1.0
     given = (genes, counts, multiplicity, tasks, depth)
-    each = [oracle(model, *(None if x is None else x[i] for x in given), scale) for i in range(B)]
+    each = [oracle(model, *(None if x is None else x[i] for x in given)) for i in range(B)]
     expected = [None if part[0] is None else torch.stack(part) for part in zip(*each, strict=True)]
     assert (got.dataset_logits is None) == (options.get("datasets") == 0)
     got, expected = ([x for x in parts if x is not None] for parts in (got, expected))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from omniset.cells.seed import SeedModel, collate, draw_shared, expressed_loss, seed_loss, sentence
+from omniset.cells.seed import SeedModel, collate, draw_shared, seed_loss, sentence
 from omniset.testing import relative_error
 
 
@@ -132,26 +132,3 @@ def test_bad_counts(value):
 def test_bad_sizes(name):
     with pytest.raises(ValueError, match=f"{name} must be >= 0, got -1"):
         sentence(row(), np.random.default_rng(0), **{name: -1})
-
-
-def test_whether_a_gene_is_expressed_is_told_by_binary_cross_entropy():
-    generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(5, 7, generator=generator, dtype=torch.float64, requires_grad=True)
-    target = torch.randint(0, 3, (5, 7), generator=generator).double().log1p()
-    mask = torch.rand(5, 7, generator=generator) < 0.6
-    mask[0], mask[1] = False, True  # a cell of which nothing counts
-    classes, datasets = torch.randn(5, 3, generator=generator, dtype=torch.float64), torch.tensor([0, 2, 1, 1, 0])
-    means = []
-    for cell in range(1, 5):
-        p = 1 / (1 + torch.exp(-logits[cell]))
-        each = -torch.where(target[cell] > 0, p, 1 - p).log()
-        means.append(each[mask[cell]].mean())
-    tells = -torch.stack([classes[i].log_softmax(0)[d] for i, d in enumerate(datasets)]).mean()
-    expected = torch.stack(means).mean()
-    assert relative_error(expressed_loss(logits, target, mask, classes, datasets), expected + tells) < 1e-13
-    found = expressed_loss(logits, target, mask)
-    gradients = [torch.autograd.grad(x, logits)[0] for x in (found, expected)]
-    assert relative_error(*gradients) < 1e-13
-    assert not gradients[0][0].any()
-    with pytest.raises(ValueError, match="must be given together"):
-        expressed_loss(logits, target, mask, classes)

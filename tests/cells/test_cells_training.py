@@ -1,19 +1,31 @@
 """What a model is taught with: hidden counts, and blocks of cells that are shuffled and read once."""
 
 import numpy as np
+import pytest
 import torch
-from cell_files import cells
+from cell_files import SMALL, cells
 
+from omniset.cells import training
 from omniset.cells.data import read_cells
+from omniset.cells.embedder import CellEmbedder
 from omniset.cells.model import TypeHead
-from omniset.cells.training import Blocks, BlockSampler, CellBatches, lesson
+from omniset.cells.training import (
+    Blocks,
+    BlockSampler,
+    CellBatches,
+    batches_mixed,
+    batches_near,
+    lesson,
+    loss_settled,
+)
 
 
-def test_hidden_counts_are_not_seen_and_repeat():
+def test_hidden_counts_are_not_seen_and_repeat(monkeypatch):
+    monkeypatch.setattr(training, "HIDDEN", 0.4)
     source = read_cells(cells())
 
     def batches(epoch: int, seed: int = 0):
-        made = CellBatches(source, np.zeros(53, dtype=np.int64), 0.4, seed)
+        made = CellBatches(source, np.zeros(53, dtype=np.int64), seed)
         loader = lesson(made, np.arange(53), np.arange(0), batch_size=17, whole=True).loader(True)
         loader.batch_sampler.sampler.set_epoch(epoch)
         return list(loader)
@@ -76,3 +88,41 @@ def test_types_are_told_apart_by_a_weighted_cross_entropy_of_labelled_cells():
     nothing = head(z, torch.full((7,), -1))
     nothing.backward()
     assert nothing == 0
+
+
+def test_batches_among_neighbours():
+    """Places far apart, with the batches of each: neighbours are of all batches of their place alike."""
+    rng = np.random.default_rng(0)
+    places = np.repeat(np.arange(3), 400)
+    points = 1e6 * np.eye(3)[places] + rng.normal(size=(1200, 3)) * 1e-3
+    apart = places
+    together = np.tile(np.arange(4), 300)
+    both = np.where(places == 0, 0, 1 + together % 2)
+    assert batches_near(points, apart) == pytest.approx(1, abs=1e-12)
+    assert batches_near(points, together) == pytest.approx(4, rel=0.2)
+    assert batches_near(points, both) == pytest.approx((1 + 2 + 2) / 3, rel=0.1)
+    said = batches_mixed(points, np.zeros((1200, 2)) + np.arange(1200)[:, None], apart + 5)
+    assert "1.00 by principal components, 1.0" in said
+    assert said.endswith("3.00 among all cells")
+
+
+def test_whether_the_loss_settled():
+    def history(losses):
+        return [{"train_loss": loss} for loss in losses]
+
+    assert "settled: it changed by 0.5% in" in loss_settled(history([9.0] * 18 + [2.0, 2.0, 1.99, 1.99]))
+    assert "not settled, more epochs may help: it changed by 50.0%" in loss_settled(
+        history([9.0] * 18 + [2.0, 2.0, 1.0, 1.0])
+    )
+    assert "settled: it changed by 0.0%" in loss_settled(history([-3.0] * 10))
+    assert "cannot be told from 9 epochs" in loss_settled(history([1.0] * 9))
+
+
+def test_fit_says_it():
+    data = cells()
+    notes = CellEmbedder(**SMALL | {"epochs": 10}).fit(data, batch_key="batch").notes_
+    assert sum("the loss" in note for note in notes) == 1
+    assert sum("batches among the neighbours of a cell" in note for note in notes) == 1
+    notes = CellEmbedder(**SMALL).fit(data, batch_key="none").notes_
+    assert any("cannot be told from 2 epochs" in note for note in notes)
+    assert not any("batches among" in note for note in notes)

@@ -1,8 +1,8 @@
 """The types of new cells, by labelled reference cells: a mixture of simple methods, and "unknown" with a stated error.
 
 What each method counts, how sure its probabilities are, and from which strangeness on a cell is unknown, is learned on
-batches kept back: those that neither the vectors nor the heads of that fold have seen. Labels of one batch that is like
-the others would make all of it look too good.
+batches kept back: those that neither the vectors nor the classifiers of that fold have seen. Labels of one batch that
+is like the others would make all of it look too good.
 """
 
 from __future__ import annotations
@@ -18,18 +18,12 @@ import torch
 from jaxtyping import Bool, Float, Float32, Float64, Int, Shaped
 from torch import nn
 
-from omniset.cells import lacking
-from omniset.cells.batches import UNKNOWN, batch_codes, labels_of
-from omniset.cells.completing import Completion
-from omniset.cells.data import Cells, opened
+from omniset.cells.classifiers import METHODS, WIDTHS, Classifiers, Mixture, evenly, log_losses, log_normalised, raised
+from omniset.cells.data import UNKNOWN, Cells, batch_codes, labels_of, numbered_anew, opened
 from omniset.cells.embedder import LEAST, CellEmbedder, warn_of_empty
-from omniset.cells.heads import METHODS, WIDTHS, Heads, evenly, log_normalised
-from omniset.cells.lacking import Lacking
-from omniset.cells.model import SCALE
-from omniset.cells.networks import embed
+from omniset.cells.model import SCALE, CellModel, Completion
 from omniset.cells.options import AnnotatorOptions
-from omniset.cells.tails import Tails
-from omniset.estimators.weights import Mixture, losses_of, mixture_of, raised
+from omniset.cells.unknown_types import CELLS, LeftOut, Novelty, type_left_out, types_left_out
 from omniset.fitted import Estimator
 from omniset.report.blocks import many
 from omniset.runs.progress import Progress
@@ -38,6 +32,7 @@ from omniset.training import artefacts, schema
 EMBEDDER = "embedder"  # folder of the vectors' model, within that of the annotator
 SHARED = len(METHODS) - 1  # methods before those that have a width
 TOGETHER = 4096  # cells annotated at a time
+MARKERS, MARKED = 8, 5000  # genes shown for a type; cells from which they come
 
 
 @dataclass
@@ -60,16 +55,42 @@ class Annotation:
     z: Float32[np.ndarray, "cells latent"]
     empty: Bool[np.ndarray, " cells"]
 
+    def by_label(self) -> pd.DataFrame:
+        """A row per label, most frequent first: `label`, `cells`, `share`, median `probability`, and of the cells that
+        are most likely of this type those `unknown`.
+        """
+        table = self.table
+        unknown = table["label"] == UNKNOWN
+        rows = []
+        for name in [*self.types, UNKNOWN]:
+            here = table[table["label"] == name]
+            like = int((unknown & (table["type"] == name)).sum())
+            middle = float(here["probability"].median()) if len(here) else np.nan
+            rows.append((name, len(here), len(here) / max(len(table), 1), middle, like))
+        counts = pd.DataFrame(rows, columns=["label", "cells", "share", "probability", "unknown"])
+        return counts.sort_values("cells", ascending=False, kind="stable", ignore_index=True)
+
+    def lines(self) -> list[str]:
+        """What a terminal shows."""
+        counts = self.by_label()
+        width = max(12, *(len(name) for name in counts["label"]))
+        shown = [f"{'label':{width}}{'cells':>10}{'share':>9}{'probability':>13}{'unknown, most like it':>24}"]
+        for row in counts[(counts["cells"] > 0) | (counts["unknown"] > 0)].to_dict("records"):
+            middle = "-" if np.isnan(row["probability"]) else f"{row['probability']:.3f}"
+            like = "" if row["label"] == UNKNOWN else f"{row['unknown']:,}"
+            shown.append(f"{row['label']:{width}}{row['cells']:>10,}{row['share']:>9.1%}{middle:>13}{like:>24}")
+        return shown
+
 
 class _Network(nn.Module):
-    """The heads, and numbers of known cells that were kept back."""
+    """The classifiers, and numbers of known cells that were kept back."""
 
     known: torch.Tensor
     calls: torch.Tensor
 
-    def __init__(self, heads: Heads, known: int) -> None:
+    def __init__(self, classifiers: Classifiers, known: int) -> None:
         super().__init__()
-        self.heads = heads
+        self.classifiers = classifiers
         self.register_buffer("known", torch.zeros(known, 2))
         self.register_buffer("calls", torch.zeros(known, dtype=torch.int64))
 
@@ -82,7 +103,7 @@ class _Kept:
         train: Which of the chosen cells it has learned from.
     """
 
-    heads: Heads
+    classifiers: Classifiers
     genes: list[str]
     train: Int[np.ndarray, " train"]
     values: Float32[np.ndarray, "held genes"]
@@ -96,9 +117,10 @@ class CellAnnotator(AnnotatorOptions, Estimator):
 
         p(type | cell) = [ sum_m w_m p_m(type | cell)^a_m ]^b, normalised
 
-    with p_m of `omniset.cells.heads`, weights w and powers a of `omniset.estimators.weights`, learned on batches kept
+    with p_m of `omniset.cells.classifiers`, weights w and powers a of `Mixture` there, learned on batches kept
     back with each type of each batch as one unit; b makes the mixture as sure as it was right there. A cell is unknown
-    where it is stranger (`omniset.cells.tails`) than all but `error` of the known cells in every batch kept back.
+    where it is stranger (`omniset.cells.unknown_types`) than all but `error` of the known cells in every batch kept
+    back.
 
     Args:
         {options}
@@ -108,7 +130,7 @@ class CellAnnotator(AnnotatorOptions, Estimator):
         embedder_: The model of the cells' vectors.
         weights_: Of each method.
         kept_back_: What was said of cells kept back: how many, and the shares `right` and `unknown`.
-        lacking_: For each type left out of the reference in turn: `type`, `cells`, the share `unknown` of these, and
+        left_out_: For each type left out of the reference in turn: `type`, `cells`, the share `unknown` of these, and
             what most of the others are `called`.
         notes_: What was decided, a sentence each.
     """
@@ -191,15 +213,18 @@ class CellAnnotator(AnnotatorOptions, Estimator):
         )
         folds = self._folds(teach, chosen, y)
         self._weigh(folds)
-        heads = _learned(self, cells, self.embedder_, chosen, y)
-        heads.width.mul_(self.width_)
+        classifiers = self._classifiers(cells, self.embedder_, chosen, y)
+        classifiers.width.mul_(self.width_)
         calls = [self._mixed(fold.answers).argmax(1) for fold in folds]
-        strange = [fold.heads.strangeness(fold.values, call) for fold, call in zip(folds, calls, strict=True)]
+        strange = [fold.classifiers.strangeness(fold.values, call) for fold, call in zip(folds, calls, strict=True)]
         self._bound(
-            np.concatenate(strange), np.concatenate(calls), np.concatenate([fold.batches for fold in folds]), heads
+            np.concatenate(strange),
+            np.concatenate(calls),
+            np.concatenate([fold.batches for fold in folds]),
+            classifiers,
         )
         self._say(folds)
-        self._say_of_lacking(self._lacking(cells, chosen, y, folds) if self.error else [])
+        self._say_of_left_out(self._types_left_out(cells, chosen, y, folds) if self.error else [])
         return self
 
     def annotate(
@@ -227,19 +252,45 @@ class CellAnnotator(AnnotatorOptions, Estimator):
 
     def annotate_cells(self, cells: Cells, rows: Int[np.ndarray, " rows"]) -> Annotation:
         """`annotate` for some of the cells."""
-        cells, heads = cells.on(self.embedder_.genes_), self.network_.heads
+        cells, classifiers = cells.on(self.embedder_.genes_), self.network_.classifiers
         parts: list[tuple[np.ndarray, ...]] = []
         with Progress("annotating", len(rows), self.progress, unit="cells") as progress:
             for start in range(0, max(len(rows), 1), TOGETHER):
                 some = rows[start : start + TOGETHER]
-                z, empty = embed(self.embedder_.network_, cells, some, self.embedder_, silent=True)
-                values = values_of(cells, some, heads.middle.numpy(), self._completion)
-                p = self._mixed(heads.probabilities(values, z, weights=self.mixture_.weights))
-                parts.append((z, p, heads.strangeness(values, p.argmax(1)), empty))
+                z, empty = self.embedder_.vectors_of(cells, some, silent=True)
+                values = values_of(cells, some, classifiers.middle.numpy(), self._completion)
+                p = self._mixed(classifiers.probabilities(values, z, weights=self.mixture_.weights))
+                parts.append((z, p, classifiers.strangeness(values, p.argmax(1)), empty))
                 progress.at(start + len(some))
         z, p, numbers, empty = (np.concatenate(several) for several in zip(*parts, strict=True))
         table = self._table(cells.names[rows], p, numbers, empty)
         return Annotation(table, p.astype(np.float32), self.types_, z, empty)
+
+    def markers(self, annotation: Annotation, cells: Cells) -> pd.DataFrame:
+        """Genes that decide for a type: their weight times how much more of them its new cells have than the others.
+
+        A gene that speaks for a type by its absence is no marker of it.
+
+        Args:
+            cells: The cells that were annotated, on the model's genes.
+        """
+        rows = np.sort(np.random.default_rng(self.seed).permutation(len(annotation.table))[:MARKED])
+        values = values_of(cells, rows, self.network_.classifiers.middle.numpy())
+        labels = annotation.table["label"].to_numpy(dtype=object)[rows]
+        weight = self.network_.classifiers.genes.weight.numpy()
+        records = []
+        for code, name in enumerate(annotation.types):
+            here = labels == name
+            if not here.any() or here.all():
+                continue
+            inside: Float[np.ndarray, " genes"] = values[here].mean(0)
+            outside = values[~here].mean(0)
+            score = np.maximum(weight[code], 0) * np.maximum(inside - outside, 0)
+            for gene in np.argsort(-score, kind="stable")[:MARKERS]:
+                if score[gene] > 0:
+                    about = {"type": name, "gene": self.embedder_.genes_[gene], "score": float(score[gene])}
+                    records.append({**about, "inside": float(inside[gene]), "outside": float(outside[gene])})
+        return pd.DataFrame(records, columns=["type", "gene", "score", "inside", "outside"])
 
     def predict(self, source: Any, **options: Any) -> Shaped[np.ndarray, " cells"]:
         """The labels that `annotate` gives, "unknown" among them."""
@@ -280,42 +331,46 @@ class CellAnnotator(AnnotatorOptions, Estimator):
                 continue
             left = np.isin(teach.codes[teach.rows], np.unique(batches[held]))
             model = teach(teach.rows[~left]) if by_batch and teach.anew else self.embedder_
-            heads = _learned(self, teach.cells, model, chosen[train], y[train])
-            values = values_of(teach.cells.on(model.genes_), chosen[held], heads.middle.numpy())
-            answers = heads.probabilities(values, model.embed_cells(teach.cells, chosen[held]), WIDTHS)
+            classifiers = self._classifiers(teach.cells, model, chosen[train], y[train])
+            values = values_of(teach.cells.on(model.genes_), chosen[held], classifiers.middle.numpy())
+            answers = classifiers.probabilities(values, model.embed_cells(teach.cells, chosen[held]), WIDTHS)
             part = batches[held] if by_batch else np.full(len(held), fold)
-            folds.append(_Kept(heads, model.genes_, train, values, answers, y[held], part))
+            folds.append(_Kept(classifiers, model.genes_, train, values, answers, y[held], part))
         if not folds:
             raise ValueError(f"label: no type in {self.label_} has two cells, one of which could be kept back")
         return folds
+
+    def _classifiers(
+        self, cells: Cells, model: CellEmbedder, rows: Int[np.ndarray, " rows"], y: Int[np.ndarray, " rows"]
+    ) -> Classifiers:
+        values = values_of(cells.on(model.genes_), rows, None)
+        return Classifiers.learned(values, model.embed_cells(cells, rows), y, len(self.types_), self.seed)
 
     def _weigh(self, folds: list[_Kept]) -> None:
         """The neighbours' width, the methods' weights and the mixture's sureness, by what was kept back."""
         answers, y = np.concatenate([fold.answers for fold in folds], 1), np.concatenate([fold.y for fold in folds])
         unit = np.concatenate([fold.batches for fold in folds]) * len(self.types_) + y
         weight = 1 / np.bincount(unit)[unit]
-        width = int((losses_of(answers[SHARED:], y) @ weight).argmin())
+        width = int((log_losses(answers[SHARED:], y) @ weight).argmin())
         self.width_ = WIDTHS[width]
         for fold in folds:
             fold.answers = np.concatenate((fold.answers[:SHARED], fold.answers[SHARED + width :][:1]))
         answers = np.concatenate([fold.answers for fold in folds], 1)
-        mixture = mixture_of(answers, y, weight, unit, self.seed)
+        mixture = Mixture.learned(answers, y, weight, unit, self.seed)
         if not self.by_batch_:
             # Cells of a batch that vectors were learned from do not say how these carry over to a new batch.
             mixture = Mixture(np.eye(len(METHODS))[0], mixture.powers)
             self.notes_.append("how well vectors carry over to a new batch cannot be told from one: genes decide alone")
         self.mixture_ = mixture
-        self.sureness_ = float(mixture_of(mixture(answers)[None], y).powers[0])
+        self.sureness_ = float(Mixture.learned(mixture(answers)[None], y).powers[0])
         self.weights_ = dict(zip(METHODS, mixture.weights.tolist(), strict=True))
 
     @property
     def _completion(self) -> Completion | None:
         """What fills missing genes in, where the vectors' model reads log-normalised genes and has learned it."""
-        encoder: Any = getattr(self.embedder_.network_, "encoder", None)
-        completion = getattr(encoder, "completion", None)
-        if completion is None or encoder.counts != "multiplicity" or not completion.middle.any():
-            return None
-        return completion
+        network = self.embedder_.network_
+        completion = network.encoder.completion if isinstance(network, CellModel) else None
+        return completion if completion is not None and completion.middle.any() else None
 
     def _mixed(self, answers: Float64[np.ndarray, "methods cells types"]) -> Float64[np.ndarray, "cells types"]:
         return raised(self.mixture_(answers), self.sureness_)
@@ -325,11 +380,11 @@ class CellAnnotator(AnnotatorOptions, Estimator):
         numbers: Float32[np.ndarray, "held 2"],
         calls: Int[np.ndarray, " held"],
         batches: Int[np.ndarray, " held"],
-        heads: Heads,
+        classifiers: Classifiers,
     ) -> None:
         """From which strangeness on a cell is unknown; and the network, with all that is needed to say it again."""
-        self.tails_ = Tails.learned(numbers, calls, batches, self.error) if self.error else Tails(numbers, calls)
-        self.network_ = _Network(heads, len(calls))
+        self.novelty_ = Novelty.learned(numbers, calls, batches, self.error) if self.error else Novelty(numbers, calls)
+        self.network_ = _Network(classifiers, len(calls))
         self.network_.known.copy_(torch.from_numpy(numbers))
         self.network_.calls.copy_(torch.from_numpy(calls))
         self.network_.eval()
@@ -339,7 +394,7 @@ class CellAnnotator(AnnotatorOptions, Estimator):
         y = np.concatenate([fold.y for fold in folds])
         p = np.concatenate([self._mixed(fold.answers) for fold in folds])
         right = float((p.argmax(1) == y).mean())
-        refused = float(self.tails_.unknown(self.tails_.known, self.tails_.calls).mean())
+        refused = float(self.novelty_.unknown(self.novelty_.known, self.novelty_.calls).mean())
         self.kept_back_ = {"cells": len(y), "right": right, "unknown": refused}
         counts = np.bincount(y, minlength=len(self.types_))
         named = ", ".join(f"{name} {w:.2f}" for name, w in sorted(self.weights_.items(), key=lambda x: -x[1]) if w)
@@ -352,26 +407,26 @@ class CellAnnotator(AnnotatorOptions, Estimator):
             why = "in one of these parts only" if self.by_batch_ else "of a single cell"
             self.notes_.append(f"nothing tells how well these types are called, which are {why}: {', '.join(lone)}")
 
-    def _lacking(
+    def _types_left_out(
         self, cells: Cells, chosen: Int[np.ndarray, " chosen"], y: Int[np.ndarray, " chosen"], folds: list[_Kept]
-    ) -> list[Lacking]:
+    ) -> list[LeftOut]:
         """What would be unknown, were a type not in the reference."""
-        parts = lacking.types_left_out(np.stack([np.bincount(fold.y, minlength=len(self.types_)) for fold in folds], 1))
+        parts = types_left_out(np.stack([np.bincount(fold.y, minlength=len(self.types_)) for fold in folds], 1))
         found = []
         with Progress("types left out", len(parts), self.progress, unit="types") as progress:
             for number, (code, part) in enumerate(parts, 1):
                 fold = folds[part]
                 rest = fold.train[y[fold.train] != code]
-                rest = rest[evenly(y[rest], lacking.CELLS, self.seed)]
+                rest = rest[evenly(y[rest], CELLS, self.seed)]
                 values = values_of(cells.on(fold.genes), chosen[rest], None)
                 of_held = fold.values, fold.y, fold.batches
-                found.append(lacking.left_out(code, values, y[rest], *of_held, len(self.types_), self.error, self.seed))
+                found.append(type_left_out(code, values, y[rest], *of_held, len(self.types_), self.error, self.seed))
                 progress.at(number)
         return [one for one in found if one is not None]
 
-    def _say_of_lacking(self, types: list[Lacking]) -> None:
+    def _say_of_left_out(self, types: list[LeftOut]) -> None:
         named = [{**vars(one), "type": self.types_[one.type], "called": self.types_[one.called]} for one in types]
-        self.lacking_ = named
+        self.left_out_ = named
         if named:
             middle = float(np.median([one["unknown"] for one in named]))
             least = min(named, key=lambda one: one["unknown"])
@@ -391,37 +446,37 @@ class CellAnnotator(AnnotatorOptions, Estimator):
         types = np.array(self.types_, dtype=object)
         order = np.argsort(-p, axis=1, kind="stable")
         best, second = order[:, 0], order[:, 1]
-        strangeness = self.tails_.strangeness(numbers, best)
+        strangeness = self.novelty_.strangeness(numbers, best)
         row = np.arange(len(p))
         return pd.DataFrame(
             {
                 "cell": names.astype(str),
-                "label": np.where(empty | (strangeness > self.tails_.bound), UNKNOWN, types[best]),
+                "label": np.where(empty | (strangeness > self.novelty_.bound), UNKNOWN, types[best]),
                 "type": types[best],
                 "probability": np.round(p[row, best], 4),
                 "second": types[second],
                 "second_probability": np.round(p[row, second], 4),
-                "known_as_strange": np.round(self.tails_.share(strangeness), 5),
+                "known_as_strange": np.round(self.novelty_.share(strangeness), 5),
                 "strangeness": np.round(strangeness, 3),
             }
         )
 
     def _state(self) -> dict[str, Any]:
-        heads, bound = self.network_.heads, self.tails_.bound
+        classifiers, bound = self.network_.classifiers, self.novelty_.bound
         return {
             "label": self.label_,
             "types": self.types_,
             "genes": len(self.embedder_.genes_),
-            "latent": heads.places.shape[1],
-            "components": heads.axes.shape[1],
-            "cells": len(heads.labels),
+            "latent": classifiers.places.shape[1],
+            "components": classifiers.axes.shape[1],
+            "cells": len(classifiers.labels),
             "known": len(self.network_.calls),
             "weights": self.mixture_.weights.tolist(),
             "powers": self.mixture_.powers.tolist(),
             "sureness": self.sureness_,
             "bound": float(bound) if np.isfinite(bound) else None,
             "embedder": self.embedder_.identity(),
-            "kept_back": self.kept_back_ | {"lacking": self.lacking_},
+            "kept_back": self.kept_back_ | {"left_out": self.left_out_},
             "notes": self.notes_,
         }
 
@@ -429,16 +484,16 @@ class CellAnnotator(AnnotatorOptions, Estimator):
         genes, latent, cells, components = (fitted[name] for name in ("genes", "latent", "cells", "components"))
         self.label_, self.types_, self.notes_ = fitted["label"], fitted["types"], fitted["notes"]
         self.network_ = weights.build(
-            lambda: _Network(Heads(genes, latent, len(self.types_), cells, components), fitted["known"])
+            lambda: _Network(Classifiers(genes, latent, len(self.types_), cells, components), fitted["known"])
         )
         self.mixture_ = Mixture(np.array(fitted["weights"]), np.array(fitted["powers"]))
         self.weights_ = dict(zip(METHODS, fitted["weights"], strict=True))
         kept_back: dict[str, Any] = dict(fitted["kept_back"])
-        self.lacking_ = kept_back.pop("lacking", [])  # of a model before it was measured: none
+        self.left_out_ = kept_back.pop("left_out", [])
         self.sureness_, self.kept_back_ = fitted["sureness"], kept_back
         self.embedded_by_ = fitted["embedder"]
         bound = np.inf if fitted["bound"] is None else fitted["bound"]
-        self.tails_ = Tails(self.network_.known.numpy(), self.network_.calls.numpy(), bound)
+        self.novelty_ = Novelty(self.network_.known.numpy(), self.network_.calls.numpy(), bound)
 
 
 @dataclass
@@ -460,9 +515,7 @@ class _Teacher:
             return self.model
         shared = {name: getattr(self.options, name) for name in ("seed", "device", "progress")}
         embedder = CellEmbedder(**(shared if self.model is None else self.model.get_params()))
-        codes = np.full(len(self.cells), -1, dtype=np.int64)
-        codes[rows] = np.unique(self.codes[rows], return_inverse=True)[1]
-        return embedder.fit_cells(self.cells, codes, rows)
+        return embedder.fit_cells(self.cells, numbered_anew(self.codes, rows), rows)
 
 
 def values_of(
@@ -492,17 +545,6 @@ def values_of(
         some = torch.from_numpy(values[here]).to(completion.middle.device)
         values[here] = completion(some, torch.from_numpy(measured).to(some.device).expand(len(some), -1)).cpu()
     return values
-
-
-def _learned(
-    options: CellAnnotator,
-    cells: Cells,
-    model: CellEmbedder,
-    rows: Int[np.ndarray, " rows"],
-    y: Int[np.ndarray, " rows"],
-) -> Heads:
-    values = values_of(cells.on(model.genes_), rows, None)
-    return Heads.learned(values, model.embed_cells(cells, rows), y, len(options.types_), options.seed)
 
 
 def _dealt(

@@ -1,4 +1,12 @@
-"""What an embedding of cells must beat: principal components, Harmony, scVI, each as its field runs it."""
+"""What ours must beat, each as its field runs it: embeddings of cells, and methods that call the types of new cells.
+
+pca, harmony, scvi   embed, see `embed`
+logistic     multinomial logistic regression (L2, C = 1) on the log-normalised variable genes
+balanced     the same, in which each type weighs alike
+pca          the first on 50 principal components, standardised
+symphony     Kang et al., "Efficient and precise single-cell reference atlas mapping with Symphony", 2021: new cells are
+             moved into the reference's Harmony space, where the 5 nearest vote
+"""
 
 from __future__ import annotations
 
@@ -12,15 +20,25 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import scipy.sparse as sp
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from sklearn.decomposition import PCA
+from sklearn.linear_model import LogisticRegression
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
-from omniset.cells.variable import Moments, most_variable, normalised
+from omniset.cells.variable_genes import Moments, most_variable, normalised
+from omniset.runs.devices import one_blas_thread
 
 Vectors = Float[np.ndarray, "cells dim"]
 Codes = Int[np.ndarray, " cells"]
+Types = Shaped[np.ndarray, " cells"]
+Said = tuple[Shaped[np.ndarray, " new"], Float[np.ndarray, " new"]]  # type of each new cell, and how strange it is
 GENES = 2000
 COMPONENTS = 50
+NEIGHBOURS = 5  # that vote in Symphony
+SIGMA = 0.1  # of Harmony's soft clusters
+RIDGE = 1.0  # of a batch's shift
 
 
 class PrincipalComponents:
@@ -122,24 +140,22 @@ def _harmony(counts: sp.csr_array, batches: Codes, dim: int | None, seed: int, p
     """Korsunsky et al., "Fast, sensitive and accurate integration of single-cell data with Harmony" (2019), its
     defaults, on the principal components.
     """
+    components = _pca(counts, batches, dim, seed, progress)
+    return _harmonised(components, batches, seed)[0] if batches.max() else components
+
+
+def _harmonised(z: Vectors, batches: Codes, seed: int) -> tuple[Vectors, Float[np.ndarray, "cells clusters"]]:
+    """What Harmony makes of components, and each cell's shares in its soft clusters."""
     try:
         import harmonypy
     except ImportError as error:
         raise ImportError('Harmony needs the package harmonypy: pip install "omniset[baselines]"') from error
-    components = _pca(counts, batches, dim, seed, progress)
-    if batches.max() == 0:
-        return components
-    harmony = harmonypy.run_harmony(
-        components,
-        pd.DataFrame({"batch": batches.astype(str)}),
-        "batch",
-        nclust=max(2, min(round(len(components) / 30), 100)),  # its default, which is 0 for fewer than 15 cells
-        random_state=seed,
-        verbose=False,
-    )
-    corrected = np.asarray(harmony.Z_corr, dtype=np.float64)
+    clusters = max(2, min(round(len(z) / 30), 100))  # its default, which is 0 for fewer than 15 cells
+    frame = pd.DataFrame({"batch": batches.astype(str)})
+    harmony = harmonypy.run_harmony(z, frame, "batch", nclust=clusters, random_state=seed, verbose=False)
+    corrected, shares = (np.asarray(a, dtype=np.float64) for a in (harmony.Z_corr, harmony.R))
     # (cells, dim) since harmonypy 0.1, (dim, cells) before.
-    return corrected if corrected.shape == components.shape else corrected.T
+    return corrected if corrected.shape == z.shape else corrected.T, shares if shares.shape[0] == len(z) else shares.T
 
 
 def _scvi(
@@ -173,6 +189,90 @@ def _scvi(
 BASELINES: dict[str, Callable[..., Vectors]] = {"pca": _pca, "harmony": _harmony, "scvi": _scvi}
 
 
+# ---------------------------------------------------------------------- types of new cells
+
+
+def call(name: str, counts: sp.csr_array, types: Types, batches: Codes, new: sp.csr_array, seed: int) -> Said:
+    """Types of new cells, of one batch, and 1 minus the probability of each: larger where it may be of no known type.
+
+    Args:
+        name: One of CALLERS.
+        counts: (cells, genes) of the reference.
+
+    Raises:
+        ImportError: The package that it needs is not installed.
+    """
+    return CALLERS[name](counts, types.astype(str), batches, new, seed)
+
+
+@one_blas_thread()
+def _logistic(balance: str | None, counts: Any, types: Types, batches: Codes, new: Any, seed: int) -> Said:
+    chosen = PrincipalComponents(seed=seed).fit(counts, batches).genes
+    model = LogisticRegression(class_weight=balance, max_iter=1000)
+    return _most_probable(model.fit(log_normalised(counts)[:, chosen], types), log_normalised(new)[:, chosen])
+
+
+@one_blas_thread()
+def _logistic_on_pca(counts: Any, types: Types, batches: Codes, new: Any, seed: int) -> Said:
+    components = PrincipalComponents(seed=seed).fit(counts, batches)
+    model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
+    return _most_probable(model.fit(components.transform(counts), types), components.transform(new))
+
+
+def _most_probable(model: Any, values: Any) -> Said:
+    p = model.predict_proba(values)
+    return model.classes_[p.argmax(1)], 1 - p.max(1)
+
+
+def _symphony(counts: Any, types: Types, batches: Codes, new: Any, seed: int) -> Said:
+    components = PrincipalComponents(seed=seed).fit(counts, batches)
+    z = components.transform(counts)
+    corrected, shares = _harmonised(z, batches, seed)
+    corrected = corrected if batches.max() else z
+    moved = symphony(corrected, shares, components.transform(new))
+    return _most_probable(KNeighborsClassifier(min(NEIGHBOURS, len(z))).fit(corrected, types), moved)
+
+
+def symphony(
+    corrected: Float[np.ndarray, "cells dim"],
+    shares: Float[np.ndarray, "cells clusters"],
+    new: Float[np.ndarray, "new dim"],
+) -> Float[np.ndarray, "new dim"]:
+    """New cells, of one batch, moved into the space of the reference.
+
+    In each soft cluster k, the reference's N_k cells with sum C_k and the new ones with shares r_ik and vectors x_i are
+    taken for intercept plus shift of the new batch; the shift, with a ridge of 1, is taken off the new cells in their
+    shares:
+
+        b_k = (X_k^T X_k + diag(0, 1))^-1 X_k^T Z_k,   X_k^T X_k = [[N_k + R_k, R_k], [R_k, R_k]],
+        X_k^T Z_k = [C_k + S_k, S_k],   R_k = sum_i r_ik,   S_k = sum_i r_ik x_i,   x_i' = x_i - sum_k r_ik b_k2
+    """
+    centres = shares.T @ corrected
+    distance = 2 - 2 * _unit(new) @ _unit(centres).T
+    nearest = distance.min(1, keepdims=True)
+    r = np.exp(-(distance - nearest) / SIGMA)
+    r /= r.sum(1, keepdims=True)
+    moved = new.copy()
+    for k in range(shares.shape[1]):
+        known, here, sums = shares[:, k].sum(), r[:, k].sum(), r[:, k] @ new
+        matrix = np.array([[known + here, here], [here, here + RIDGE]])
+        shift = np.linalg.solve(matrix, np.stack([centres[k] + sums, sums]))[1]
+        moved -= np.outer(r[:, k], shift)
+    return moved
+
+
+def _unit(x: Float[np.ndarray, "rows dim"]) -> Float[np.ndarray, "rows dim"]:
+    return x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
+
+
+CALLERS: dict[str, Callable[..., Said]] = {
+    "logistic": lambda *arguments: _logistic(None, *arguments),
+    "balanced": lambda *arguments: _logistic("balanced", *arguments),
+    "pca": _logistic_on_pca,
+    "symphony": _symphony,
+}
+
+
 # ---------------------------------------------------------------------- preprocessing
 
 
@@ -184,7 +284,7 @@ def log_normalised(counts: sp.csr_array) -> sp.csr_array:
 
 
 def variable_genes(counts: Any, batches: Any = None, number: int = GENES) -> Int[np.ndarray, " chosen"]:
-    """Positions, ascending, of the genes that vary most for their mean: see `omniset.cells.variable.most_variable`."""
+    """Positions, ascending, of the genes that vary most: see `omniset.cells.variable_genes.most_variable`."""
     counts = _checked(counts)
     batch = _batch_codes(batches, counts.shape[0])
     moments = [Moments.none(counts.shape[1]) for _ in range(int(batch.max()) + 1)]

@@ -1,6 +1,7 @@
 """Cells as a stream of counts, out of one or many matrices: what is raw, what a logarithm, and which gene is which.
 
-`omniset.cells.readings` decides what a matrix holds; `Cells.notes` says it.
+`omniset.cells.readings` decides what a matrix holds; `Cells.notes` says it. `batch_codes` and `labels_of` tell of
+which batch and type each cell is, and which columns may well hold batches that nobody has named.
 
 Known imperfection: files of a list are all kept open.
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import glob
 import math
+import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -28,6 +30,16 @@ from omniset.tables.files import listed
 from omniset.tables.genes import Match, canonical, match
 from omniset.tables.matrices import Compressed, Source, open_source
 
+NONE, FILE = "none", "file"  # no batches; each source is one
+UNKNOWN = "unknown"  # no type
+NUMBERS = 20  # so many different ones are labels of types, perhaps
+ALL = "all"  # the only batch, where there are none
+# Names of columns that often hold batches, in small letters and without what is between the words.
+BATCHES = re.compile(
+    "(batch|sample|donor|patient|subject|individual|library|run|plate|dataset|experiment)(es|s|id|name)?|ind|origident|"
+    "lane|replicate|study|channel|pool|chip|chemistry|technology|tech|protocol|platform|assay|method"
+)
+MEMORY = 512 << 20  # bytes of counts that are kept; of more, blocks are read each epoch anew
 MISSING = 0.1  # share of a model's genes from which on we speak of those that are not there
 
 
@@ -258,7 +270,7 @@ def read_cells(
     layer: str | None = None,
     input: str = "auto",  # noqa: A002
     gene_column: str | None = None,
-    memory: int = 512 << 20,
+    memory: int = MEMORY,
 ) -> Cells:
     """Open cells.
 
@@ -460,3 +472,131 @@ def _scan(store: _Store, progress: bool) -> Scan:
             store.notes.append(f"{source.name}: {empty:,} {'cell has' if empty == 1 else 'cells have'} no counts")
     store.seen, store.cache = seen, cache
     return Scan(library, np.concatenate(genes), np.zeros(0, dtype=np.int64))
+
+
+# ---------------------------------------------------------------------- batches and types
+
+
+def column(cells: Cells, name: Any, what: str) -> pd.Series:
+    """A column of obs. Raises: ValueError, naming the argument and what there is."""
+    if name not in cells.obs:
+        columns = ", ".join(map(str, cells.obs.columns)) or "none"
+        raise ValueError(f"{what} must be a column of obs, there is no {name!r}; there are: {columns}")
+    return cells.obs[name]
+
+
+def numbered_anew(codes: Int[np.ndarray, " cells"], rows: Int[np.ndarray, " rows"]) -> Int[np.ndarray, " cells"]:
+    """Batches of these rows without gaps, so that nothing tells of others; -1 for the rest."""
+    anew = np.full(len(codes), -1, dtype=np.int64)
+    anew[rows] = np.unique(codes[rows], return_inverse=True)[1]
+    return anew
+
+
+def batch_codes(
+    cells: Cells, batch_key: str | None, label_key: str | None = None
+) -> tuple[Int[np.ndarray, " cells"], list[str]]:
+    """Number of each cell's batch, and the batches' names.
+
+    Args:
+        batch_key: A column of obs, or else "file" or "none" (see `CellEmbedder.fit`). None: as "file", but a column of
+            obs that is called `batch` is asked about, and others that may well hold batches are named in a warning.
+        label_key: A column that holds none.
+
+    Raises:
+        ValueError: No such column, a cell without a batch, or a column `batch` and no word about it.
+    """
+    if batch_key is None:
+        likely = batch_columns(cells, label_key)
+        batch_names = [name for name in likely if name.strip().casefold() == "batch"]
+        likely = {name: likely[name] for name in dict.fromkeys([*batch_names, *likely])}
+        columns = ", ".join(f"{name!r} ({number:,} values)" for name, number in likely.items())
+        if batch_names:
+            raise ValueError(
+                f"which batches are there? No batch_key is given, and obs has {columns}: say "
+                f"batch_key={batch_names[0]!r} (--batch_key {batch_names[0]}) if that column has them, or "
+                f"batch_key={NONE!r} (--batch_key {NONE}) if all cells are one batch"
+                + (f", or batch_key={FILE!r} if each file is a batch" if len(cells.sources) > 1 else "")
+            )
+        if likely:
+            warnings.warn(
+                f"no batch_key is given, and obs has {columns}: batches in there are not mixed; name the column that "
+                f"has them, or say batch_key={NONE!r} if there is nothing to mix",
+                stacklevel=3,
+            )
+    if batch_key not in cells.obs:
+        if batch_key == NONE:
+            return np.zeros(len(cells), dtype=np.int64), [ALL]
+        if batch_key in (None, FILE):
+            return cells.source_of.astype(np.int64), [source.name for source in cells.sources]
+    values = column(cells, batch_key, "batch_key")
+    lacking = unlabelled(values)
+    if lacking.any():
+        raise ValueError(f"batch_key: cell {cells.names[lacking.argmax()]!r} has no {batch_key}")
+    codes, names = pd.factorize(values.astype(str), sort=True)
+    return codes.astype(np.int64), names.astype(str).tolist()
+
+
+def batch_columns(cells: Cells, label_key: str | None = None) -> dict[str, int]:
+    """Columns of obs that by their names and values may well hold batches, and how many: from 2 to half the cells.
+
+    One whose values differ between sources only says no more than these.
+    """
+    columns = {}
+    for name in cells.obs.columns:
+        plain = re.sub(r"[\W_]+", "", str(name)).casefold()
+        if name == label_key or not BATCHES.fullmatch(plain):
+            continue
+        values = cells.obs[name]
+        number = int(values.nunique())
+        within = values.groupby(cells.source_of, sort=False).nunique().max()
+        if 2 <= number <= len(cells) / 2 and within > 1:
+            columns[str(name)] = number
+    return columns
+
+
+def labels_of(cells: Cells, label: str) -> Shaped[np.ndarray, " cells"]:
+    """The types as text, None where missing.
+
+    Raises:
+        ValueError: No such column.
+    """
+    values = column(cells, label, "label")
+    labels = np.array(values.astype(str), dtype=object)
+    labels[unlabelled(values)] = None
+    _warn_of_odd(values, label)
+    if (labels == UNKNOWN).any():
+        warnings.warn(f"cells whose {label} is {UNKNOWN!r} are taken for unlabelled", stacklevel=3)
+        labels[labels == UNKNOWN] = None
+    return labels
+
+
+def _warn_of_odd(values: pd.Series, label: str) -> None:
+    """Labels that are hardly types: measured numbers, and spellings of one name."""
+    known = values[~unlabelled(values)]
+    if pd.api.types.is_float_dtype(known.dtype) and known.nunique() > NUMBERS:
+        warnings.warn(
+            f"{label} has {known.nunique():,} different numbers, such as {known.iloc[0]:g}: each is taken for a type",
+            stacklevel=4,
+        )
+    names = pd.Series(pd.unique(known.astype(str)))
+    spelled = names.groupby(names.str.split().str.join(" ").str.casefold()).agg(list)
+    for alike in [some for some in spelled if len(some) > 1]:
+        warnings.warn(
+            f"{label} has {' and '.join(map(repr, alike))}, which differ by spaces or by case: they are taken for "
+            f"{len(alike)} types",
+            stacklevel=4,
+        )
+
+
+def unlabelled(labels: Any) -> Bool[np.ndarray, " cells"]:
+    """Which labels are missing: None, NaN, NA or text without a letter."""
+    values = pd.Series(np.asarray(labels, dtype=object))
+    return (values.isna() | (values.astype(str).str.strip() == "")).to_numpy(dtype=bool)
+
+
+def batch_sizes(cells: Cells, codes: Int[np.ndarray, " cells"], names: list[str]) -> pd.DataFrame:
+    """A row per batch: `batch`, `cells`, and `library`, their median sum of counts."""
+    library = np.where(np.array(cells.relative)[cells.source_of], np.nan, cells.library())
+    median = pd.Series(library).groupby(codes).median().reindex(range(len(names)))
+    sizes = np.bincount(codes, minlength=len(names))
+    return pd.DataFrame({"batch": names, "cells": sizes, "library": median.to_numpy()})

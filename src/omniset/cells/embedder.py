@@ -5,64 +5,48 @@ from __future__ import annotations
 import time
 import warnings
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Bool, Float, Int, Shaped
-from torch import Tensor
+from jaxtyping import Bool, Float, Float32, Int, Shaped
+from torch import Tensor, nn
 
 import omniset
-from omniset.cells import settling
-from omniset.cells.batches import batch_codes, labels_of
-from omniset.cells.data import Cells, known_genes, opened
-from omniset.cells.explaining import changes_of, seed_changes_of
+from omniset import explain
+from omniset.cells import seed
+from omniset.cells.data import Cells, batch_codes, known_genes, labels_of, opened
 from omniset.cells.model import SCALE, CellModel
-from omniset.cells.networks import (
-    Network,
-    build,
-    embed,
-    given_vectors,
-    lessons,
-    likely_datasets,
-    measured_in,
-    shares,
-    vectors_of_genes,
-)
 from omniset.cells.options import EmbedderOptions
 from omniset.cells.seed import SeedModel
-from omniset.cells.seed_training import seed_options, sentences
-from omniset.cells.training import start_from_axes
-from omniset.cells.variable import most_variable, survey
+from omniset.cells.training import CellBatches, CellModule, batches_mixed, lesson, loss_settled, start_from_axes
+from omniset.cells.variable_genes import most_variable, survey
+from omniset.core.sets import SetBatch
 from omniset.fitted import Estimator
 from omniset.options import blaming
 from omniset.report.blocks import many
 from omniset.runs import devices
-from omniset.tables.gene_vectors import GeneVectors
+from omniset.runs.finite import require_finite_outputs
+from omniset.runs.progress import Progress
+from omniset.tables.gene_vectors import GeneVectors, read_gene_vectors
+from omniset.tables.genes import match
 from omniset.training import artefacts, schema
+from omniset.training.fit import TrainingModule
 from omniset.training.fit import fit as train
 
 KEY = "X_omniset"
-SIZES = (  # that a model learned on from must have in common
-    *(
-        "architecture",
-        "embedding_dim",
-        "encoder",
-        "dim",
-        "depth",
-        "num_heads",
-        "num_inducing",
-        "num_outputs",
-        "encoder_options",
-    ),
-    *("counts", "gene_tokens", "clusters"),
-)
+# That a model learned on from must have in common.
+SIZES = ("architecture", "embedding_dim", "dim", "num_heads", "depth", "encoder_options")
 STEPS = 800  # of training, about, unless `epochs` is given
 LEAST = 8  # cells to learn from
+TOGETHER = 512  # cells embedded at a time
+SENTENCES = 16  # of "seed", with a gene left out, read at a time
 FILLED = "they are filled in by what goes with them in the cells that were learned from"
+NOT_SEEN = "they count as not seen"
+Network = CellModel | SeedModel
 
 
 class CellEmbedder(EmbedderOptions, Estimator):
@@ -125,7 +109,7 @@ class CellEmbedder(EmbedderOptions, Estimator):
             label: Column of obs with the types of some or all cells: their vectors are taught to tell these apart too,
                 by `label_weight`. Cells without one teach as ever. None: no labels are used. "multiset" only.
             layer, input, gene_column: As in `read_cells`.
-            gene_vectors: A table of vectors of genes, such as ESM2's or gene2vec's, or its path.
+            gene_vectors: A table of vectors of genes, such as ESM2's or gene2vec's, or its path. "seed" only.
             aliases: Other names of genes, for the vectors or for start_from.
             start_from: A fitted model of the same sizes, or its folder, to learn on from: with its genes, its gene
                 vectors and its weights. Its vectors and the new ones cannot be compared.
@@ -141,9 +125,17 @@ class CellEmbedder(EmbedderOptions, Estimator):
         self.check_resumed(folder, resume)
         with opened(source, layer=layer, input=input, gene_column=gene_column) as cells:
             codes, self.batches_ = batch_codes(cells, batch_key, label)
-            given: dict[str, Any] = {"gene_vectors": gene_vectors, "aliases": aliases, "start_from": start_from}
-            given["labels"] = None if label is None else labels_of(cells, label)
-            return self.fit_cells(cells, codes, np.arange(len(cells)), **given, folder=folder, resume=resume)
+            return self.fit_cells(
+                cells,
+                codes,
+                np.arange(len(cells)),
+                labels=None if label is None else labels_of(cells, label),
+                gene_vectors=gene_vectors,
+                aliases=aliases,
+                start_from=start_from,
+                folder=folder,
+                resume=resume,
+            )
 
     def fit_cells(
         self,
@@ -162,6 +154,8 @@ class CellEmbedder(EmbedderOptions, Estimator):
 
         Others are not looked at.
         """
+        if gene_vectors is not None and self.architecture != "seed":
+            raise ValueError("gene_vectors are for architecture='seed'")
         if len(rows) < LEAST:
             raise ValueError(f"there are {len(rows)} cells to learn from, at least {LEAST} are needed")
         start = time.monotonic()
@@ -177,7 +171,7 @@ class CellEmbedder(EmbedderOptions, Estimator):
         if known is not None:
             vectors = given_vectors(known)
         else:
-            vectors, notes = vectors_of_genes(gene_vectors, self.genes_, aliases, self.gene_tokens == "given")
+            vectors, notes = vectors_of_genes(gene_vectors, self.genes_, aliases)
             self.notes_ += notes
         on_genes = self.on(cells)
         if not hasattr(self, "batches_"):
@@ -187,23 +181,25 @@ class CellEmbedder(EmbedderOptions, Estimator):
         self.notes_ += notes
         validation = np.sort(rng.permutation(rows)[: round(self.validation_fraction * len(rows))])
         training = np.setdiff1d(rows, validation)
-        network, before = _untrained(self, vectors, base, on_genes, training)
+        network, before = self._untrained(vectors, base, on_genes, training)
         learned_from = [scan.library[rows], codes[rows], *([] if types is None else [types])]
         fingerprint = self.fingerprint() | {"data": _checksum(learned_from, vectors, base)}
-        module, batches = lessons(self, network, on_genes, codes, training, validation, fingerprint, types)
+        module, batches = self._lessons(network, on_genes, codes, types, fingerprint)
+        # Whole batches for ours: a few cells tell little of a batch's place.
+        whole = isinstance(network, CellModel)
+        data = lesson(batches, training, validation, batch_size=self.batch_size, whole=whole)
         epochs = self.epochs or max(1, -(-STEPS * self.batch_size // len(training)))
         computing: dict[str, Any] = {"device": self.device, "progress": self.progress, "log": None}
         # Of a step: genes of each cell, by their tokens where they see each other.
-        numbers = self.batch_size * len(self.genes_) * (self.dim if self.depth else 1)
-        with devices.threads_for(numbers):
-            train(module, batches, epochs=epochs, patience=self.patience, folder=folder, resume=resume, **computing)
+        with devices.threads_for(self.batch_size * len(self.genes_) * (1 if whole else self.dim)):
+            train(module, data, epochs=epochs, patience=self.patience, folder=folder, resume=resume, **computing)
         self.network_, self.history_ = network, module.history
         self.seconds_ = round(time.monotonic() - start, 1)
         self.sizes_ = {"cells": len(rows), "training": len(training), "validation": len(validation)}
         self.sizes_["genes"] = len(self.genes_)
         z = self.embed_cells(cells, rows)
         self.mean_ = z.mean(0)
-        self.notes_ += _ending(self, z, codes, rows, before)
+        self.notes_ += self._ending(z, codes, rows, before)
         return self
 
     def fit_transform(self, source: Any, y: Any = None, **options: Any) -> Float[np.ndarray, "cells embedding_dim"]:
@@ -224,9 +220,8 @@ class CellEmbedder(EmbedderOptions, Estimator):
 
         Args:
             source, layer, input, gene_column: As for fit; other genes, in another order, are matched by name. Those
-                that a source lacks are filled in, see `omniset.cells.completing.Completion` ("seed", or
-                counts="tokens": they count as not seen). Where many are missing, or are matched by case only, there is
-                a warning.
+                that a source lacks are filled in, see `omniset.cells.model.Completion` ("seed": they count as not
+                seen). Where many are missing, or are matched by case only, there is a warning.
             aliases: Other names of genes.
 
         Raises:
@@ -235,7 +230,7 @@ class CellEmbedder(EmbedderOptions, Estimator):
         self.require_fitted()
         with opened(source, layer=layer, input=input, gene_column=gene_column) as cells:
             known = self.on(cells, aliases)
-            vectors, empty = embed(self.network_, known, np.arange(len(known)), self)
+            vectors, empty = self.vectors_of(known, np.arange(len(known)))
             warn_of_empty(known, empty, "their vector is that of an empty cell")
             return vectors
 
@@ -245,7 +240,38 @@ class CellEmbedder(EmbedderOptions, Estimator):
         """Vectors of some of the cells, or of all: as `transform`, without a word on genes and empty cells."""
         self.require_fitted()
         rows = np.arange(len(cells)) if rows is None else rows
-        return embed(self.network_, cells.on(self.genes_), rows, self)[0]
+        return self.vectors_of(cells.on(self.genes_), rows)[0]
+
+    @torch.no_grad()
+    def vectors_of(
+        self, cells: Cells, rows: Int[np.ndarray, " rows"], *, silent: bool = False
+    ) -> tuple[Float[np.ndarray, "rows embedding_dim"], Bool[np.ndarray, " rows"]]:
+        """Vectors of cells on the model's genes, read block by block, and which have no counts of these genes.
+
+        Args:
+            silent: Show no progress, since the caller does.
+        """
+        device = devices.find(self.device)
+        network = self.network_.to(device).eval()
+        vectors = np.empty((len(rows), self.embedding_dim), dtype=np.float32)
+        empty = np.zeros(len(rows), dtype=bool)
+        table = None if isinstance(network, SeedModel) else network.encoder.table()
+        with Progress("embedding", len(rows), self.progress and not silent, unit="cells") as progress:
+            for start in range(0, len(rows), TOGETHER):
+                some = rows[start : start + TOGETHER]
+                block = cells.take(some)
+                if isinstance(network, SeedModel):
+                    z = network.embed(*seed.read_alone(network, cells, some, block, self.encoder_options, device))
+                else:
+                    counts = torch.from_numpy(block.toarray()).to(device)
+                    library = torch.from_numpy(cells.library(some).astype(np.float32)).to(device)
+                    z = network.encoder(counts, library, table, measured_in(cells, some, device))
+                vectors[start : start + len(z)] = z.cpu().numpy()
+                empty[start : start + len(z)] = np.diff(block.indptr) == 0
+                progress.at(start + len(z))
+        network.to("cpu")
+        require_finite_outputs(vectors, [cells.names[row] for row in rows], "cell")
+        return vectors, empty
 
     def on(self, cells: Cells, aliases: Mapping[str, str] | None = None) -> Cells:
         """The same cells with the model's genes as columns. Warns where these are hardly the cells' genes.
@@ -253,8 +279,7 @@ class CellEmbedder(EmbedderOptions, Estimator):
         Raises:
             ValueError: None of the genes is known.
         """
-        fills = self.architecture == "multiset" and self.counts != "tokens"
-        return known_genes(cells, self.genes_, aliases, FILLED if fills else "they count as not seen")
+        return known_genes(cells, self.genes_, aliases, FILLED if self.architecture == "multiset" else NOT_SEEN)
 
     def embed(self, source: Any, *, key: str | None = KEY, **options: Any) -> Float[np.ndarray, "cells embedding_dim"]:
         """`transform`, kept in `obsm[key]` of an AnnData, with its provenance in `uns["omniset"]`.
@@ -295,14 +320,33 @@ class CellEmbedder(EmbedderOptions, Estimator):
             raise ValueError(f"library must be > 0, got {sums.min():g}")
         if batch is not None and batch not in self.batches_:
             raise ValueError(f"batch must be one of those learned from, {', '.join(self.batches_)}; got {batch!r}")
-        if isinstance(self.network_, SeedModel):
-            if batch is not None:
-                raise ValueError("batch is for architecture='multiset': the seed's decoder reads no batch's name")
-            if seed_options(self.encoder_options)["loss"] == "expressed":
-                raise ValueError("a model that learned which genes are expressed (loss) expects no counts")
+        if isinstance(self.network_, SeedModel) and batch is not None:
+            raise ValueError("batch is for architecture='multiset': the seed's decoder reads no batch's name")
         which = range(len(self.batches_)) if batch is None else [self.batches_.index(batch)]
-        share = shares(self.network_, z, which, len(self.batches_), self)
-        return share * np.broadcast_to(sums, len(z))[:, None]
+        return self._shares(z, which) * np.broadcast_to(sums, len(z))[:, None]
+
+    @torch.no_grad()
+    def _shares(
+        self, vectors: Float32[np.ndarray, "cells embedding_dim"], batches: Sequence[int] | range
+    ) -> Float32[np.ndarray, "cells genes"]:
+        """What each gene has of the counts of cells with these vectors: mean over some of the batches."""
+        device = devices.find(self.device)
+        network = self.network_.to(device).eval()
+        parts = []
+        for some in torch.from_numpy(vectors).split(TOGETHER):
+            z = some.to(device)
+            if isinstance(network, SeedModel):
+                counts = torch.expm1(network.decode_all(z, 1.0)).clamp(min=0)
+                share = counts / counts.sum(1, keepdim=True).clamp(min=1e-12)
+            else:
+                share = torch.zeros((), device=device)
+                for batch in batches:
+                    one_hot = torch.zeros(len(z), len(self.batches_), device=device)
+                    one_hot[:, batch] = 1
+                    share = share + network.decoder(z, one_hot).exp() / len(batches)
+            parts.append(share.cpu().numpy())
+        network.to("cpu")
+        return np.concatenate(parts)
 
     def likely_batches(self, source: Any, **options: Any) -> pd.DataFrame:
         """Which of the batches learned from each cell is like: probabilities, a row per cell and a column per batch.
@@ -316,9 +360,18 @@ class CellEmbedder(EmbedderOptions, Estimator):
         aliases, network = options.pop("aliases", None), self.network_
         if not isinstance(network, SeedModel) or not network.datasets:
             raise ValueError("likely_batches is for architecture='seed' with a dataset token, of several batches")
-        with opened(source, **options) as cells:
+        device, parts = devices.find(self.device), []
+        network.to(device).eval()
+        with opened(source, **options) as cells, torch.no_grad():
             known = self.on(cells, aliases)
-            return pd.DataFrame(likely_datasets(network, known, self), known.names, self.batches_)
+            for start in range(0, len(known), TOGETHER):
+                rows = np.arange(start, min(start + TOGETHER, len(known)))
+                read = seed.read_alone(network, known, rows, known.take(rows), self.encoder_options, device)
+                output = network.encode(*read)[1]
+                assert output is not None
+                parts.append(network.dataset_logits(output).softmax(1).cpu().numpy())
+            network.to("cpu")
+            return pd.DataFrame(np.concatenate(parts), known.names, self.batches_)
 
     def explain(
         self,
@@ -350,7 +403,6 @@ class CellEmbedder(EmbedderOptions, Estimator):
         for name, value in (("top", top), ("steps", steps)):
             if value < 1:
                 raise ValueError(f"{name} must be >= 1, got {value}")
-        network, mean = self.network_, torch.from_numpy(self.mean_)
         cells = [cells] if isinstance(cells, str) else cells
         with opened(source, **options) as given:
             known = self.on(given, aliases)
@@ -364,17 +416,85 @@ class CellEmbedder(EmbedderOptions, Estimator):
                 counts = known.take(row)
                 if not counts.nnz:
                     raise ValueError(f"cell {name!r} has no counts of genes that the model knows")
-                library = torch.from_numpy(known.library(row).astype(np.float32))
-                cell = torch.from_numpy(counts.toarray())
-                if isinstance(network, SeedModel):
-                    said = sentences(known, row, counts, seed_options(self.encoder_options), None)
-                    frame = seed_changes_of(network, said, cell, mean, self.genes_, steps).head(top)
-                else:
-                    measured = measured_in(known, row)
-                    frame = changes_of(network.encoder, cell, library, mean, self.genes_, steps, measured).head(top)
+                of_cell = self._seed_changes if isinstance(self.network_, SeedModel) else self._changes
+                frame = of_cell(known, row, counts, steps)
+                frame = frame.sort_values("change", key=np.abs, ascending=False, ignore_index=True).head(top)
                 frame.insert(0, "cell", name)
                 frames.append(frame)
             return pd.concat(frames, ignore_index=True)
+
+    def _changes(self, cells: Cells, row: Int[np.ndarray, "1"], counts: Any, steps: int) -> pd.DataFrame:
+        """Of each gene of a cell; genes that are filled in have none."""
+        assert isinstance(self.network_, CellModel)
+        encoder = self.network_.encoder.eval()
+        cell, measured = torch.from_numpy(counts.toarray()), measured_in(cells, row)
+        library = torch.from_numpy(cells.library(row).astype(np.float32))
+        which = cell[0].nonzero()[:, 0]
+        with torch.no_grad():
+            table = encoder.table()
+            z = encoder(cell, library, table, measured)
+
+            def without(some: Tensor) -> Tensor:
+                fewer = cell.repeat(len(some), 1)
+                fewer[torch.arange(len(some)), some] = 0
+                there = None if measured is None else measured.expand(len(some), -1)
+                return encoder(fewer, library.expand(len(some)), table, there)
+
+            along = _Along(encoder, lambda tokens: encoder.head_of(encoder.encoder(tokens).summary), z, self.mean_)
+            change = along.change([without(some) for some in which.split(TOGETHER)])
+            values = encoder.values(cell, library, measured)
+            place = (values[0] > 0).cumsum(0)[which] - 1  # of these genes, among those that are filled in
+            tokens = encoder.sets(values)
+        score = explain.attribute(along.eval(), tokens, 0, steps)[0][place]
+        return self._explanation(which, cell, change, score)
+
+    def _seed_changes(self, cells: Cells, row: Int[np.ndarray, "1"], counts: Any, steps: int) -> pd.DataFrame:
+        """Of the expressed genes in a cell's sentence: without a gene's token."""
+        network = self.network_.eval()
+        assert isinstance(network, SeedModel)
+        cell = torch.from_numpy(counts.toarray())
+        genes, read, multiplicity = seed.read_alone(network, cells, row, counts, self.encoder_options)
+        which = cell[0, genes[0]].nonzero()[:, 0]  # places in the sentence
+        with torch.no_grad():
+
+            def without(some: Tensor) -> Tensor:
+                fewer = multiplicity.repeat(len(some), 1)
+                fewer[torch.arange(len(some)), some] = 0
+                counts_read = None if read is None else read.expand(len(some), -1)
+                return network.embed(genes.expand(len(some), -1), counts_read, fewer)
+
+            def vector(tokens: SetBatch) -> Tensor:
+                return nn.functional.normalize(network.decoder(network.transform(tokens)[:, 0]), dim=-1)
+
+            along = _Along(network, vector, network.embed(genes, read, multiplicity), self.mean_)
+            change = along.change([without(some) for some in which.split(SENTENCES)])
+            tokens = network.tokens(genes, read, multiplicity)
+        of_tokens = explain.attribute(along.eval(), tokens, 0, steps)[0]
+        score = of_tokens[1 : 1 + genes.shape[1]][which]  # CLS comes first, the dataset token last
+        return self._explanation(genes[0, which], cell, change, score / score.max().clamp(min=1e-12))
+
+    def _explanation(self, genes: Tensor, counts: Tensor, change: Tensor, score: Tensor) -> pd.DataFrame:
+        names = [self.genes_[i] for i in genes.tolist()]
+        numbers = {"count": counts[0, genes].numpy(), "change": change.numpy(), "attribution": score.numpy()}
+        return pd.DataFrame({"gene": names, **numbers})
+
+    def columns_of(self, genes: Sequence[str] | None) -> list[int]:
+        """Places of genes in the vocabulary, by their names. None: all.
+
+        Raises:
+            ValueError: None, one that is not known, or one twice.
+        """
+        if genes is None:
+            return list(range(len(self.genes_)))
+        if not genes:
+            raise ValueError("genes must name at least one gene")
+        matching, known = match(genes, self.genes_), len(self.genes_)
+        if matching.unmatched:
+            wrong = matching.unmatched[0]
+            raise ValueError(f"genes: the model does not know {wrong!r}; it has {known:,}, such as {self.genes_[0]!r}")
+        if matching.duplicates:
+            raise ValueError(f"genes: {matching.duplicates[0]!r} is named more than once")
+        return matching.positions.tolist()
 
     @property
     def history(self) -> list[dict[str, Any]]:
@@ -433,8 +553,10 @@ class CellEmbedder(EmbedderOptions, Estimator):
         """Raise the ValueError that fit would, where that can be said without cells."""
         self.check_options()
         devices.find(self.device)
+        if self.encoder_options and self.architecture != "seed":
+            raise ValueError("encoder_options are for architecture='seed'")
         with blaming(self.encoder_options), torch.random.fork_rng():
-            build(self, 1, 1, 1 if self.gene_tokens == "given" else None)
+            build(self, 1, 1, None)
 
     def _base(self, given: CellEmbedder | str | Path, gene_vectors: Any) -> CellEmbedder:
         """What is learned on from. Its sizes must be ours."""
@@ -448,47 +570,142 @@ class CellEmbedder(EmbedderOptions, Estimator):
                 raise ValueError(f"{name} must be as in start_from, {others[name]!r}; got {options[name]!r}")
         return base
 
+    def _untrained(
+        self, vectors: Tensor | None, base: CellEmbedder | None, cells: Cells, rows: Int[np.ndarray, " rows"]
+    ) -> tuple[Network, tuple[np.ndarray, np.ndarray] | None]:
+        """With the weights of the base, or with tokens on the principal axes of these cells, some of which come too."""
+        with torch.random.fork_rng():
+            torch.manual_seed(self.seed)
+            network = build(self, len(self.genes_), len(self.batches_), vectors, len(self.types_))
+        if base is not None:
+            number = {name: i for i, name in enumerate(base.batches_)}
+            network.start_from(base.network_, [number.get(name) for name in self.batches_])  # type: ignore[arg-type]
+        elif isinstance(network, CellModel):
+            return network, start_from_axes(network.encoder, cells, rows, self.seed)
+        return network, None
 
-def _untrained(
-    embedder: CellEmbedder,
-    vectors: Tensor | None,
-    base: CellEmbedder | None,
-    cells: Cells,
-    rows: Int[np.ndarray, " rows"],
-) -> tuple[Network, tuple[np.ndarray, np.ndarray] | None]:
-    """With the weights of the base, or with tokens on the principal axes of these cells, some of which come along."""
-    with torch.random.fork_rng():
-        torch.manual_seed(embedder.seed)
-        network = build(embedder, len(embedder.genes_), len(embedder.batches_), vectors, len(embedder.types_))
-    if base is not None:
-        number = {name: i for i, name in enumerate(base.batches_)}
-        network.start_from(base.network_, [number.get(name) for name in embedder.batches_])  # type: ignore[arg-type]
-    elif isinstance(network, CellModel):
-        tokens = embedder.gene_tokens != "random"
-        return network, start_from_axes(network.encoder, cells, rows, embedder.seed, tokens=tokens)
-    return network, None
+    def _lessons(
+        self,
+        network: Network,
+        cells: Cells,
+        codes: Int[np.ndarray, " cells"],
+        types: Int[np.ndarray, " cells"] | None,
+        fingerprint: dict[str, Any],
+    ) -> tuple[TrainingModule, Any]:
+        """What is trained, and the batches that it is trained on."""
+        steps = (self.learning_rate, self.weight_decay, self.seed, fingerprint)
+        if isinstance(network, SeedModel):
+            further = seed.options_of(self.encoder_options)
+            batches = seed.SeedBatches(cells, codes, further, self.seed)
+            return seed.SeedModule(network, *steps, shared=further["shared"]), batches
+        if network.types is not None and types is not None:
+            number = len(network.types.weights)
+            network.types.weigh(torch.from_numpy(np.bincount(types[types >= 0], minlength=number)))
+        module = CellModule(network, *steps, alignment=self.alignment, label_weight=self.label_weight)
+        return module, CellBatches(cells, codes, self.seed, types)
+
+    def _ending(
+        self,
+        z: Float[np.ndarray, "rows dim"],
+        codes: Int[np.ndarray, " cells"],
+        rows: Int[np.ndarray, " rows"],
+        before: tuple[np.ndarray, np.ndarray] | None,
+    ) -> list[str]:
+        """Sentences on how the fit ended.
+
+        Args:
+            z: Vectors of the rows.
+            before: Some of these, and their principal components.
+        """
+        notes = [loss_settled(self.history_)]
+        if before is not None and len(self.batches_) > 1:
+            some, components = before
+            order = np.argsort(rows)
+            after = z[order[np.searchsorted(rows, some, sorter=order)]]
+            notes.append(batches_mixed(components, after, codes[some]))
+        return notes
 
 
-def _ending(
-    embedder: CellEmbedder,
-    z: Float[np.ndarray, "rows dim"],
-    codes: Int[np.ndarray, " cells"],
-    rows: Int[np.ndarray, " rows"],
-    before: tuple[np.ndarray, np.ndarray] | None,
-) -> list[str]:
-    """Sentences on how the fit ended.
+class _Along(nn.Module):
+    """How far a cell's vector lies along its own direction from the mean, as a function of its tokens.
 
     Args:
-        z: Vectors of the rows.
-        before: Some of these, and their principal components.
+        network: That `vector` runs, so that its attention is found.
+        vector: Tokens to the vector.
+        z: The cell's.
+        mean: Of the vectors of the training cells.
     """
-    notes = [settling.of_loss(embedder.history_)]
-    if before is not None and len(embedder.batches_) > 1:
-        some, components = before
-        order = np.argsort(rows)
-        after = z[order[np.searchsorted(rows, some, sorter=order)]]
-        notes.append(settling.of_batches(components, after, codes[some]))
-    return notes
+
+    def __init__(self, network: nn.Module, vector: Callable[[SetBatch], Tensor], z: Tensor, mean: np.ndarray) -> None:
+        super().__init__()
+        self.network, self.vector, self.z, self.middle = network, vector, z, torch.from_numpy(mean)
+        away = (z - self.middle)[0]
+        self.direction = away / away.norm().clamp(min=1e-12)
+
+    def forward(self, tokens: SetBatch) -> Float[Tensor, "cells 1"]:
+        return ((self.vector(tokens) - self.middle) @ self.direction)[:, None]
+
+    def change(self, without: list[Tensor]) -> Float[Tensor, " genes"]:
+        """How far back the vector would go to each of these."""
+        return torch.cat([(self.z - z) @ self.direction for z in without])
+
+
+def build(options: EmbedderOptions, genes: int, batches: int, vectors: Tensor | int | None, types: int = 0) -> Network:
+    """The network of the options, not trained.
+
+    Args:
+        vectors: Of the genes, (genes, width), or their width alone where weights are loaded afterwards; "seed" only.
+        types: Of labelled cells; "multiset" only.
+    """
+    if options.architecture == "multiset":
+        sizes = {name: getattr(options, name) for name in ("dim", "num_heads", "dropout")}
+        return CellModel(genes, batches, latent=options.embedding_dim, types=types, **sizes)
+    further = seed.options_of(options.encoder_options)
+    table = torch.zeros(genes, vectors) if isinstance(vectors, int) else vectors
+    return SeedModel(
+        table,
+        genes,
+        token_dim=(further["token_dim"] or options.dim) if table is None else table.shape[1],
+        ffn_dim=2 * options.dim,
+        output_dim=options.embedding_dim,
+        counts=further["read_counts"],
+        datasets=batches if batches > 1 and further["dataset_token"] else 0,
+        depth_scalar=further["depth_scalar"],
+        **{name: getattr(options, name) for name in ("dim", "depth", "num_heads", "dropout")},
+    )
+
+
+def vectors_of_genes(
+    given: GeneVectors | str | Path | None, genes: Sequence[str], aliases: Mapping[str, str] | None
+) -> tuple[Tensor | None, list[str]]:
+    """Vectors of these genes, 0 where there is none, and a sentence on how many have one. None given: none.
+
+    Raises:
+        OSError, ValueError: The table cannot be read, or has none of the genes.
+    """
+    if given is None:
+        return None, []
+    table = given if isinstance(given, GeneVectors) else read_gene_vectors(given)
+    vectors, matched = table.of(list(genes), aliases)
+    if not matched.matched:
+        raise ValueError(
+            f"gene_vectors: none of the genes, such as {genes[0]!r}, has a vector; there are such as {table.names[0]!r}"
+        )
+    return torch.from_numpy(vectors), [f"gene vectors: {matched.sentence()}"]
+
+
+def given_vectors(network: Network) -> Tensor | None:
+    """Vectors of genes that a network was given, and keeps; None: it has none, or learns its own."""
+    vectors = network.vectors if isinstance(network, SeedModel) else None
+    return None if isinstance(vectors, nn.Parameter) else vectors
+
+
+def measured_in(
+    cells: Cells, rows: Int[np.ndarray, " rows"], device: torch.device | str = "cpu"
+) -> Bool[Tensor, "rows genes"] | None:
+    """Which genes were measured in these cells. None: all of them."""
+    measured = cells.measured[cells.source_of[rows]]
+    return None if measured.all() else torch.from_numpy(measured).to(device)
 
 
 def warn_of_empty(cells: Cells, empty: Bool[np.ndarray, " cells"], what: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-import re
+import sys
 import time
 import warnings
 import zlib
@@ -22,15 +22,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import scipy.sparse as sp
-from jaxtyping import Int, Shaped
+from jaxtyping import Float, Int, Shaped
+from scipy.stats import rankdata
+from sklearn.neighbors import NearestNeighbors
 
 from omniset.cells import baselines as compared
-from omniset.cells import checks as checking
-from omniset.cells.batches import batch_codes
-from omniset.cells.data import Cells, opened
+from omniset.cells.data import Cells, batch_codes, column, numbered_anew, opened, unlabelled, with_counts
 from omniset.cells.embedder import LEAST, CellEmbedder
 from omniset.cells.metrics import BATCH, BIO, integration, transfer
-from omniset.cells.neighbours import unlabelled
 from omniset.runs.files import plain, provenance
 from omniset.tables.gene_vectors import GeneVectors, read_gene_vectors
 from omniset.trials.comparison import OURS, Aim, Comparison, Score
@@ -40,6 +39,10 @@ BASELINES = ("pca", "harmony", "scvi")
 ALL, NEW = "all cells", "new batches"
 MOST_BATCHES = 6  # left out per seed
 NEIGHBOURS = 15
+THINNED = (0.5, 0.25, 0.1)  # shares of the counts that are kept
+COMPONENTS = 5  # of an embedding, compared with library sizes
+ALONE = 16  # cells embedded one by one
+PASSES = 3
 WHOLE = ("total", "bio", "batch", *BIO, *BATCH)  # of embeddings of all cells
 TRANSFER = ("knn_f1", "linear_f1", "knn_accuracy", "linear_accuracy")
 TEXTS = ("kNN macro-F1", "linear macro-F1", "kNN accuracy", "linear accuracy")
@@ -61,8 +64,8 @@ class Evaluation:
             and `alone`: between cells embedded all at once and in another order, or one by one; `cells_per_second`;
             `training_seconds`; `peak_memory_mb`: of the process, until the first model was fitted and had embedded
             all cells (None where the system does not tell); `thinning`: a dict per method and share of counts that
-            were kept, see `omniset.cells.checks.thinning_robustness`; `library`: see
-            `omniset.cells.checks.library_correlation`, by method.
+            were kept, see `thinning_robustness`; `library`: see
+            `library_correlation`, by method.
         not_run: Baselines that were not run, and why.
         embeddings: By method, those of the first seed.
         labels: (cells,) the empty string where a cell has none.
@@ -143,7 +146,6 @@ def evaluate(
     methods: Sequence[str] | None = None,
     seeds: int = 3,
     inductive: bool = True,
-    variants: Mapping[str, dict[str, Any]] | None = None,
     folder: str | Path | None = None,
     resume: bool = False,
     say: Callable[[str], None] = lambda line: None,
@@ -170,12 +172,10 @@ def evaluate(
             which is always run.
         seeds: How many, from the first one on.
         inductive: Also leave batches out.
-        variants: Further models of ours, such as ablations: a name, and what differs in `arguments`, or in
-            `gene_vectors`.
         folder: Keep the rows of each seed and method here, and the embeddings of the first seed, for `resume`.
         resume: Take what the folder has, and do the rest.
         say: Is given a line of each step.
-        gene_vectors, aliases: As in `CellEmbedder.fit`, for our models.
+        gene_vectors, aliases: As in `CellEmbedder.fit`, for our model.
         arguments: Of CellEmbedder; `seed` is the first seed.
 
     Raises:
@@ -189,11 +189,13 @@ def evaluate(
     if seeds < 1:
         raise ValueError(f"seeds must be >= 1, got {seeds}")
     first = arguments.pop("seed", 0)
-    models = _models({**arguments, "gene_vectors": gene_vectors}, dict(variants or {}), aliases, first)
+    CellEmbedder(**arguments, seed=first).check_arguments()
+    vectors = read_gene_vectors(gene_vectors) if isinstance(gene_vectors, (str, Path)) else gene_vectors
+    model = _Model(arguments, vectors, aliases)
     with opened(source, layer=layer, input=input, gene_column=gene_column) as cells:
         task = Task.of(cells, batch_key, label_key, first)
         about = {"batch_key": batch_key, "label_key": label_key}
-        work = _Work(task, models, list(dict.fromkeys([*models, *chosen])), Kept(folder, resume, say), about, say)
+        work = _Work(task, model, [OURS, *dict.fromkeys(chosen)], Kept(folder, resume, say), about, say)
         leavable = task.leavable() if inductive else np.zeros(0, dtype=np.int64)
         if inductive and not len(leavable):
             why = f"none shares at least 2 labels with the others, of which at least {LEAST} cells are needed"
@@ -217,39 +219,11 @@ class _Model:
     vectors: GeneVectors | None
     aliases: Mapping[str, str] | None
 
-    @classmethod
-    def of(cls, arguments: dict[str, Any], aliases: Mapping[str, str] | None, seed: int) -> _Model:
-        """Of arguments among which are gene_vectors, checked."""
-        arguments = dict(arguments)
-        given = arguments.pop("gene_vectors")
-        CellEmbedder(**arguments, seed=seed).check_arguments()
-        return cls(arguments, read_gene_vectors(given) if isinstance(given, (str, Path)) else given, aliases)
-
     def about(self) -> dict[str, Any]:
         """What tells it from others, as plain JSON."""
         vectors = {} if self.vectors is None else {"gene_vectors": self.vectors.checksum()}
         aliases = {} if self.aliases is None else {"aliases": dict(self.aliases)}
         return {**CellEmbedder(**self.arguments).get_params(), **vectors, **aliases}
-
-
-def _models(
-    arguments: dict[str, Any], variants: dict[str, dict[str, Any]], aliases: Mapping[str, str] | None, seed: int
-) -> dict[str, _Model]:
-    """Ours and its variants, checked before any work is spent on them."""
-    for name, changed in variants.items():
-        if name in (OURS, *BASELINES):
-            raise ValueError(f"variants: {name!r} is the name of another method")
-        if not re.fullmatch(r"\w[\w .+=-]*", name):  # files are named by it
-            raise ValueError(f"variants: names must be letters, digits, spaces and _.+=-, got {name!r}")
-        if "seed" in changed:
-            raise ValueError(f"variants: {name!r} has a seed of its own, all methods must have the same")
-    models = {OURS: _Model.of(arguments, aliases, seed)}
-    for name, changed in variants.items():
-        try:
-            models[name] = _Model.of({**arguments, "gene_vectors": models[OURS].vectors, **changed}, aliases, seed)
-        except (OSError, TypeError, ValueError) as error:
-            raise ValueError(f"variants: {name!r}: {error}") from error
-    return models
 
 
 @dataclass
@@ -271,10 +245,7 @@ class Task:
     @classmethod
     def of(cls, cells: Cells, batch_key: str | None, label_key: str, first: int) -> Task:
         codes, names = batch_codes(cells, batch_key, label_key)
-        if label_key not in cells.obs:
-            columns = ", ".join(map(str, cells.obs.columns)) or "none"
-            raise ValueError(f"label_key must be a column of obs, there is no {label_key!r}; there are: {columns}")
-        given = cells.obs[label_key]
+        given = column(cells, label_key, "label_key")
         lacking = unlabelled(given)
         if lacking.all():
             raise ValueError(
@@ -319,6 +290,13 @@ class Task:
                 codes.append(code)
         return np.array(codes, dtype=np.int64)
 
+    def left_out(self, seed: int) -> Int[np.ndarray, " batches"]:
+        """Those batches; of more than 6, which the seed draws."""
+        codes = self.leavable()
+        if len(codes) <= MOST_BATCHES:
+            return codes
+        return np.sort(np.random.default_rng(seed).choice(codes, MOST_BATCHES, replace=False))
+
 
 @dataclass
 class _Work:
@@ -330,7 +308,7 @@ class _Work:
     """
 
     task: Task
-    models: dict[str, _Model]
+    model: _Model
     methods: list[str]
     store: Kept
     about: dict[str, Any]
@@ -342,6 +320,10 @@ class _Work:
     embeddings: dict[str, np.ndarray] = field(default_factory=dict)
     checks: dict[str, Any] = field(default_factory=dict)
 
+    def _model(self, name: str) -> _Model | None:
+        """None: a baseline."""
+        return self.model if name == OURS else None
+
     def note(self, text: str) -> None:
         self.notes.append(text)
         self.say(text)
@@ -352,11 +334,11 @@ class _Work:
         for name in self.methods:
             if name in self.not_run:
                 continue
-            work, needs = partial(_transductive, task, name, self.models.get(name), seed, first), ["embedding"] * first
+            work, needs = partial(_transductive, task, name, self._model(name), seed, first), ["embedding"] * first
             try:
                 done = self._do("transductive", name, seed, work, f"seed {seed}: {name}", needs)
             except ImportError as error:
-                if name in self.models:
+                if name == OURS:
                     raise
                 self.not_run[name] = str(error)
                 self.note(f"{name} was not run: {error}")
@@ -366,15 +348,15 @@ class _Work:
             if first:
                 self.embeddings[name] = done.arrays["embedding"]
             if first and name == OURS:
-                work = partial(_checks, task, self.models[OURS], seed, self.embeddings[OURS])
+                work = partial(_checks, task, self.model, seed, self.embeddings[OURS])
                 checked = self._do("checks", OURS, seed, work, f"seed {seed}: checks")
                 times = {"training_seconds": float(done.rows["fit_seconds"].iloc[0])}
                 self.checks = {**checked.facts, **times, "peak_memory_mb": done.facts["peak_memory_mb"]}
 
     def new_batches(self, seed: int) -> None:
-        """Our models and PCA, one batch left out at a time."""
-        for name in dict.fromkeys([*self.models, "pca"]):
-            work = partial(_inductive, self.task, name, self.models.get(name), seed, self.task.leavable())
+        """Our model and PCA, one batch left out at a time."""
+        for name in (OURS, "pca"):
+            work = partial(_inductive, self.task, name, self._model(name), seed)
             line = f"seed {seed}: {name}, one batch left out at a time"
             done = self._do("inductive", name, seed, work, line)
             assert done.rows is not None
@@ -385,9 +367,7 @@ class _Work:
         task = self.task
         if task.counted:
             library = task.cells.library()
-            self.checks["library"] = {
-                name: checking.library_correlation(z, library) for name, z in self.embeddings.items()
-            }
+            self.checks["library"] = {name: library_correlation(z, library) for name, z in self.embeddings.items()}
         else:
             self.notes.append("counts are not known: neither thinned, nor is anything compared with library sizes")
         if (difference := self.checks["determinism"]) != 0:
@@ -410,7 +390,7 @@ class _Work:
     def _do(
         self, part: str, name: str, seed: int, work: Callable[[], Done], line: str, needs: Sequence[str] = ()
     ) -> Done:
-        model = self.models[name].about() if name in self.models else {}
+        model = self.model.about() if name == OURS else {}
         settings = {**model, "seed": seed, **self.about, "data": self.task.checksum}
         return self.store.do(f"{part}_{seed}_{name}", settings, work, line=line, needs=needs)
 
@@ -426,17 +406,15 @@ def _transductive(task: Task, name: str, mine: _Model | None, seed: int, with_em
     else:
         model, fitting = _timed(lambda: _fitted(task, mine, seed, everything))
         z, embedding = _timed(lambda: model.embed_cells(task.cells, everything))
-    about = {"peak_memory_mb": checking.peak_memory_mb(), "provenance": task.provenance}  # before the scores take any
+    about = {"peak_memory_mb": peak_memory_mb(), "provenance": task.provenance}  # before the scores take any
     scores = integration(z.astype(np.float64), task.labels, task.codes, task.reference, seed).numbers()
     row = {"seed": seed, "method": name, **scores, "fit_seconds": fitting, "embed_seconds": embedding}
     return Done(about, pd.DataFrame([row]), {"embedding": z} if with_embedding else {})
 
 
-def _inductive(task: Task, name: str, mine: _Model | None, seed: int, leavable: Int[np.ndarray, " batches"]) -> Done:
-    if len(leavable) > MOST_BATCHES:
-        leavable = np.sort(np.random.default_rng(seed).choice(leavable, MOST_BATCHES, replace=False))
+def _inductive(task: Task, name: str, mine: _Model | None, seed: int) -> Done:
     rows = []
-    for code in leavable:
+    for code in task.left_out(seed):
         train, test = np.flatnonzero(task.codes != code), np.flatnonzero(task.codes == code)
         if mine is None:
             components = _pca(task, train, seed)
@@ -451,10 +429,9 @@ def _inductive(task: Task, name: str, mine: _Model | None, seed: int, leavable: 
 
 
 def _fitted(task: Task, mine: _Model, seed: int, rows: Int[np.ndarray, " rows"]) -> CellEmbedder:
-    """Fitted on these cells, of batches that are numbered anew: their number stays hidden too."""
-    codes = np.full(len(task.cells), -1, dtype=np.int64)
-    codes[rows] = np.unique(task.codes[rows], return_inverse=True)[1]
+    """Fitted on these cells."""
     given: dict[str, Any] = {"gene_vectors": mine.vectors, "aliases": mine.aliases}
+    codes = numbered_anew(task.codes, rows)
     return CellEmbedder(**mine.arguments, seed=seed).fit_cells(task.cells, codes, rows, **given)
 
 
@@ -472,8 +449,111 @@ def _checks(task: Task, mine: _Model, seed: int, z: np.ndarray) -> Done:
     """See `Evaluation.checks`; z is what the first fit gave."""
     everything = np.arange(len(task.cells))
     again = _fitted(task, mine, seed, everything)
-    repeated, full = checking.repeated(again, task.cells, z, seed)
+    repeated, full = _repeated(again, task.cells, z, seed)
     if not task.counted:
         return Done({**repeated})
     components = _pca(task, everything, seed)
-    return Done({**repeated, "thinning": checking.thinning(again, full, components, task.cells, task.counts, seed)})
+    return Done({**repeated, "thinning": _thinning(again, full, components, task.cells, task.counts, seed)})
+
+
+# ---------------------------------------------------------------------- what holds whatever the labels
+
+
+def _repeated(
+    again: CellEmbedder, cells: Cells, z: Float[np.ndarray, "cells dim"], seed: int
+) -> tuple[dict[str, float], Float[np.ndarray, "cells dim"]]:
+    """How far vectors differ between two fits of one seed, with the order of the cells, and from those of cells alone.
+
+    Args:
+        again: The second fit.
+        z: What the first one gave.
+
+    Returns:
+        `determinism`, `order`, `alone`: the largest differences; `cells_per_second`. And the vectors of the second fit.
+    """
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(len(cells))
+    some = np.sort(rng.choice(len(cells), min(ALONE, len(cells)), replace=False))
+    alone = np.concatenate([again.embed_cells(cells, some[i : i + 1]) for i in range(len(some))])
+    seconds, full = [], z
+    for _ in range(PASSES):
+        start = time.perf_counter()
+        full = again.embed_cells(cells)
+        seconds.append(time.perf_counter() - start)
+    differences = {
+        "determinism": full - z,
+        "order": again.embed_cells(cells, order) - full[order],
+        "alone": alone - full[some],
+    }
+    largest = {name: float(np.abs(difference).max()) for name, difference in differences.items()}
+    return largest | {"cells_per_second": len(cells) / float(np.median(seconds))}, full
+
+
+def _thinning(
+    model: CellEmbedder,
+    full: Float[np.ndarray, "cells dim"],
+    components: compared.PrincipalComponents,
+    cells: Cells,
+    counts: sp.csr_array,
+    seed: int,
+) -> list[dict[str, Any]]:
+    """`thinning_robustness` of our vectors and of principal components, a dict per method and share of counts kept."""
+    known, rows = components.transform(counts), []
+    for share in THINNED:
+        fewer = thinned(counts, share, seed)
+        ours = model.embed_cells(with_counts(cells, fewer))
+        for name, before, after in (("omniset", full, ours), ("pca", known, components.transform(fewer))):
+            cosine, near = thinning_robustness(before.astype(np.float64), after.astype(np.float64))
+            rows.append({"method": name, "kept": share, "cosine": cosine, "found": near})
+    return rows
+
+
+def thinned(counts: sp.csr_array, share: float, seed: int) -> sp.csr_array:
+    """Binomial(count, share) in place of each count, as if so much had been sequenced. Counts are rounded first."""
+    rng = np.random.default_rng([seed, round(1e6 * share)])
+    remaining = rng.binomial(np.rint(counts.data).astype(np.int64), share).astype(counts.dtype)
+    sample = sp.csr_array((remaining, counts.indices, counts.indptr), shape=counts.shape, copy=True)
+    sample.eliminate_zeros()
+    return sample
+
+
+def thinning_robustness(
+    full: Float[np.ndarray, "cells dim"], fewer: Float[np.ndarray, "cells dim"], k: int = NEIGHBOURS
+) -> tuple[float, float]:
+    """How near cells with fewer counts stay to themselves.
+
+    Returns:
+        Mean cosine of a cell's two vectors, both less the mean of the full ones (0 where one of them is 0); and the
+        share of cells whose own full vector is among the k nearest of all full ones.
+    """
+    middle = full.mean(0)
+    a, b = full - middle, fewer - middle
+    lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+    cosine = np.divide((a * b).sum(1), lengths, out=np.zeros(len(a)), where=lengths > 0)
+    near = NearestNeighbors(n_neighbors=min(k, len(full))).fit(full).kneighbors(fewer, return_distance=False)
+    return float(cosine.mean()), float((near == np.arange(len(full))[:, None]).any(1).mean())
+
+
+def library_correlation(embedding: Float[np.ndarray, "cells dim"], library: Float[np.ndarray, " cells"]) -> float:
+    """Largest |Spearman correlation| of library size with any of the first 5 principal components of an embedding: how
+    much of a cell's place is depth of sequencing. 0 where either is the same for all cells.
+    """
+    z = embedding.astype(np.float64)
+    u, sizes, _ = np.linalg.svd(z - z.mean(0), full_matrices=False)
+    large = sizes[:COMPONENTS] > 1e-9 * np.linalg.norm(z)  # the others are rounding
+    ranks = np.column_stack([rankdata(library), *(rankdata(c) for c in u[:, :COMPONENTS].T[large])])
+    ranks -= ranks.mean(0)
+    lengths = np.linalg.norm(ranks, axis=0)
+    products = np.abs(ranks[:, 1:].T @ ranks[:, 0])
+    scale = lengths[1:] * lengths[0]
+    return float(np.divide(products, scale, out=np.zeros_like(products), where=scale > 0).max(initial=0.0))
+
+
+def peak_memory_mb() -> float | None:
+    """Most resident memory of this process so far, in MiB; None on Windows."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    # Kilobytes, but bytes on macOS.
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20 if sys.platform == "darwin" else 1 << 10)

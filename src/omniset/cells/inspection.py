@@ -9,21 +9,28 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
 
-from omniset.cells import report
-from omniset.cells.batches import FILE, NONE, batch_codes
-from omniset.cells.data import Cells
+from omniset.cells.data import FILE, NONE, Cells, Scan, batch_codes
 from omniset.cells.embedder import LEAST, STEPS, CellEmbedder
+from omniset.cells.projection import few_values
 from omniset.report.blocks import many
 from omniset.runs.console import say
 from omniset.tables.files import listed
 
-MEMORY = 512 << 20  # bytes of counts that are kept; of more, blocks are read each epoch anew
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 SHOWN = 12  # columns
 SECONDS_PER_STEP, SECONDS_PER_STEP_AND_GENE = 0.03, 2e-5  # with the default options, on two cores of a server
 
 
-def describe(cells: Cells, number: int, library: Float[np.ndarray, " cells"], genes: Int[np.ndarray, " cells"]) -> None:
+def describe(cells: Cells, scan: Scan) -> None:
+    """Each source, and what was decided."""
+    for number in range(len(cells.sources)):
+        _source(cells, number, scan.library, scan.genes)
+    say("together" if len(cells.sources) > 1 else "what fit would make of it")
+    for note in cells.notes:
+        say(f"  {note}")
+
+
+def _source(cells: Cells, number: int, library: Float[np.ndarray, " cells"], genes: Int[np.ndarray, " cells"]) -> None:
     """One source: its size, counts, names and columns."""
     source, members = cells.sources[number], cells.source_of == number
     rows, columns = source.shape
@@ -44,7 +51,7 @@ def describe(cells: Cells, number: int, library: Float[np.ndarray, " cells"], ge
         say(f"  {len(twice):,} names of cells occur again, such as {twice[0]!r}")
     if same := cells.match[number].duplicates:
         say(f"  several columns of one gene are summed: of {many(len(same), 'gene')}, such as {same[0]!r}")
-    few = report.few_values(source.obs)
+    few = few_values(source.obs)
     keys = [f"{name} ({values}: {_values(source.obs[name])})" for name, values in list(few.items())[:SHOWN]]
     say(f"  obs columns with few values, for --batch_key or labels: {'; '.join(keys) or 'none'}")
     rest = [str(name) for name in source.obs.columns if str(name) not in few]
@@ -106,8 +113,7 @@ def plan(cells: Cells, batch_key: str | None, genes: int) -> None:
     else:
         by = "" if batch_key == NONE else f" by {batch_key or 'file'}"
         say(f"  1 batch{by}: nothing would be mixed")
-    fits = sum(source.nbytes for source in cells.sources) <= MEMORY
-    storage = "kept in memory" if fits else "read in blocks, each epoch anew"
+    storage = "kept in memory" if cells.cached else "read in blocks, each epoch anew"
     say(f"  {epochs:,} epochs of {size} cells a step, {steps:,} steps in all; counts are {storage}")
     seconds = steps * (SECONDS_PER_STEP + SECONDS_PER_STEP_AND_GENE * min(genes, most))
     say(f"  a rough guess on two CPU cores: {max(1, round(seconds / 60))} min")

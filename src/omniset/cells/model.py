@@ -5,31 +5,40 @@
 
 Counts enter as multiplicities: a gene is in the set log(1 + 10^4 c / library) times. All cells share one table of
 tokens, so keys, values and scores are computed once per gene and step, and the sums of all cells are one matrix product
-(`omniset.layers.set_transformer.InducedLayer.tabulate`). With `depth` > 0 genes see each other before they are pooled,
-through U-ISABs, which costs time per gene of each cell.
+(`omniset.layers.set_transformer.InducedLayer.tabulate`).
+
+What is a constant here was an option once: counts as multiplicities, tokens on the principal axes, a negative binomial,
+no layers before the pooling. On Kang's cells each other choice was a tie.
+
+`Completion` fills in what a panel or another platform leaves out, which is no zero.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import scipy.sparse as sp
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
+from sklearn.decomposition import PCA
 from torch import Tensor, nn
 
 from omniset import encoders
-from omniset.cells.completing import Completion
 from omniset.core.sets import SetBatch
-from omniset.encoders import AttentionEncoder
 from omniset.layers.set_transformer import InducedLayer
 
 SCALE = 1e4  # counts per so many, before the logarithm
 WIDTH = 128  # of the head's and the decoder's hidden layer
-GATHERED = 1 << 16  # tokens, at most, that are gathered at a time
+QUERIES = 8  # that pool the genes of a cell
+CLUSTERS = 30  # of the alignment
 TEMPERATURE = 0.1  # of the soft clusters
 DECAY = 0.95  # of the sums over cells per step
+PASSES = 3  # of filling in and computing axes anew, where some of the cells lack genes
+LEAST = 1e-6  # noise of a gene, at least, relative to the mean variance of genes
 RIDGE = 1.0  # cells without offset, per cluster and batch
 
 
@@ -44,142 +53,48 @@ def depth_normalised(
     return torch.log1p(counts / library[:, None].clamp(min=torch.finfo(counts.dtype).tiny) * SCALE)
 
 
-class GeneTokens(nn.Module):
-    """One table of tokens: a vector of the gene's own, a projection of a given vector, or their sum.
-
-    Args:
-        genes: Vocabulary size G.
-        dim: Width d.
-        vectors: (G, token_dim) frozen, rows of zeros for genes that have none; or their width, to be loaded. They are
-            scaled to length 1. None: own vectors only.
-        own: "fixed" (to be set, see `cells.training.start_from_axes`), "learned", or "none".
-    """
-
-    own: Tensor | None
-    vectors: Tensor | None
-
-    def __init__(
-        self, genes: int, dim: int, vectors: Float[Tensor, "genes token_dim"] | int | None = None, own: str = "fixed"
-    ) -> None:
-        super().__init__()
-        if vectors is None and own == "none":
-            raise ValueError("own='none' needs gene vectors")
-        drawn = torch.randn(genes, dim)
-        if own == "learned":
-            self.own = nn.Parameter(drawn)
-        else:
-            self.register_buffer("own", drawn if own == "fixed" else None)
-        if isinstance(vectors, int):
-            vectors = torch.zeros(genes, vectors)
-        self.register_buffer("vectors", None if vectors is None else F.normalize(vectors, dim=1))
-        self.project = (
-            None if self.vectors is None else nn.Sequential(nn.Linear(self.vectors.shape[1], dim), nn.LayerNorm(dim))
-        )
-
-    def forward(self) -> Float[Tensor, "genes dim"]:
-        tokens = torch.zeros(()) if self.own is None else self.own
-        if self.project is None:
-            return tokens
-        assert self.vectors is not None
-        known = (self.vectors != 0).any(1, keepdim=True)  # a gene without a vector has its own alone
-        return tokens + self.project(self.vectors) * known
-
-
 class CellEncoder(nn.Module):
     """Counts of a cell to its vector z.
 
     Args:
         genes: Vocabulary size.
         latent: Width of z.
-        encoder: In the registry. Its summary (num_outputs vectors) goes through the head.
-        counts: How they enter: "multiplicity", the depth-normalised one; "log1p", log(1 + c) as multiplicity; or
-            "tokens": token * (1 + a(v)) + b(v) with v the depth-normalised count and a, b learned, every gene once.
-        vectors, own: See GeneTokens.
-        options: For the encoder.
+        dim: Width of the genes' tokens, which stay as `cells.training.start_from_axes` sets them.
+        num_heads: Of the attention that pools.
+        dropout: Of the head.
     """
 
-    def __init__(
-        self,
-        genes: int,
-        *,
-        latent: int,
-        encoder: str,
-        dim: int,
-        depth: int,
-        num_heads: int,
-        num_inducing: int,
-        num_outputs: int,
-        dropout: float,
-        counts: str = "multiplicity",
-        vectors: Float[Tensor, "genes token_dim"] | int | None = None,
-        own: str = "fixed",
-        options: dict[str, Any] | None = None,
-    ) -> None:
+    tokens: Tensor
+
+    def __init__(self, genes: int, *, latent: int, dim: int, num_heads: int, dropout: float) -> None:
         super().__init__()
-        self.tokens = GeneTokens(genes, dim, vectors, own)
-        sizes = {"input_dim": dim, "dim": dim, "depth": depth, "num_heads": num_heads, "num_inducing": num_inducing}
-        sizes |= {"num_outputs": num_outputs, "input_layers": 0, "ffn_dim": 2 * dim}
-        self.encoder = encoders.build(encoder, **(sizes | (options or {})))
-        self.counts, self.width = counts, dim
-        # A gene that is expected a little would be one more token of a cell whose genes are there once each.
-        self.completion = None if counts == "tokens" else Completion(genes, dim)
-        self.modulate = (
-            nn.Sequential(nn.Linear(1, WIDTH), nn.SiLU(), nn.Linear(WIDTH, 2 * dim)) if counts == "tokens" else None
-        )
-        width = self.encoder.num_outputs * self.encoder.dim
+        self.register_buffer("tokens", torch.randn(genes, dim))
+        sizes = {"input_dim": dim, "dim": dim, "depth": 0, "num_heads": num_heads, "num_inducing": 1}
+        sizes |= {"num_outputs": QUERIES, "input_layers": 0, "ffn_dim": 2 * dim}
+        self.encoder = encoders.build("ust", **sizes)
+        self.completion = Completion(genes, dim)
         # Means over hundreds of genes are much alike: what differs between cells is small beside what they share.
+        width = QUERIES * dim
         self.standard = nn.BatchNorm1d(width)
         self.head = nn.Sequential(
             nn.LayerNorm(width), nn.Dropout(dropout), nn.Linear(width, WIDTH), nn.SiLU(), nn.LayerNorm(WIDTH)
         )
-        self.mean, self.log_variance = nn.Linear(WIDTH, latent), nn.Linear(WIDTH, latent)
+        self.mean = nn.Linear(WIDTH, latent)
+        nn.Linear(WIDTH, latent)  # drawn for nothing, so that a seed gives the decoder that it always gave
 
     @property
-    def tabulates(self) -> bool:
-        """Whether cells are pooled by one product from a table; else their genes' tokens are gathered."""
-        return (
-            self.modulate is None
-            and isinstance(self.encoder, AttentionEncoder)
-            and not len(self.encoder.layers)
-            and isinstance(self.encoder.pool, InducedLayer)
-        )
-
-    def table(self) -> Any:
-        """What all cells share; made once for many of them where weights do not change."""
-        tokens = self.tokens()
-        if not self.tabulates:
-            return tokens
+    def pool(self) -> InducedLayer:
+        """Attention of a few queries to the genes of a cell."""
         pool = self.encoder.pool
         assert isinstance(pool, InducedLayer)
-        return pool.tabulate(self.encoder.embed(tokens))
+        return pool
 
-    def hidden(self, values: Float[Tensor, "cells genes"], table: Any = None) -> Float[Tensor, "cells width"]:
-        table = self.table() if table is None else table
-        if self.tabulates:
-            pool = self.encoder.pool
-            assert isinstance(pool, InducedLayer)
-            summary = self.encoder.decoder(pool.pool_tabulated(table, values))
-        else:
-            summary = self._gathered(values, table)
-        return self.head_of(summary)
+    def table(self) -> Any:
+        """Keys and values of all genes, which all cells share; made once for many of them where weights stay."""
+        return self.pool.tabulate(self.encoder.embed(self.tokens))
 
-    def head_of(self, summary: Float[Tensor, "cells outputs dim"]) -> Float[Tensor, "cells width"]:
-        return self.head(self.standard(summary.flatten(1)))
-
-    def _gathered(
-        self, values: Float[Tensor, "cells genes"], tokens: Float[Tensor, "genes dim"]
-    ) -> Float[Tensor, "cells outputs dim"]:
-        """Cells of like size together, so that little is padded, in groups that fit."""
-        sizes = (values > 0).sum(1)
-        order = sizes.argsort(stable=True)
-        ends, start = [], 0
-        for i, size in enumerate(sizes[order].tolist()):
-            if i > start and (i + 1 - start) * size > GATHERED:
-                ends.append(i - start)
-                start = i
-        groups = order.split([*ends, len(order) - start])
-        summaries = torch.cat([self.encoder(self.sets(values[group], tokens)).summary for group in groups])
-        return summaries[order.argsort()]
+    def head_of(self, summary: Float[Tensor, "cells outputs dim"]) -> Float[Tensor, "cells latent"]:
+        return self.mean(self.head(self.standard(summary.flatten(1))))
 
     def forward(
         self,
@@ -187,16 +102,18 @@ class CellEncoder(nn.Module):
         library: Float[Tensor, " cells"],
         table: Any = None,
         measured: Bool[Tensor, "cells genes"] | None = None,
-    ) -> tuple[Float[Tensor, "cells latent"], Float[Tensor, "cells latent"]]:
-        """Mean and log-variance of z.
+    ) -> Float[Tensor, "cells latent"]:
+        """The vectors.
 
         Args:
             library: See depth_normalised.
             table: What `table()` gave; None: made anew.
             measured: Genes that were; the others are filled in. None: all were.
         """
-        hidden = self.hidden(self.values(counts, library, measured), table)
-        return self.mean(hidden), self.log_variance(hidden).clamp(-10, 4)
+        table = self.table() if table is None else table
+        return self.head_of(
+            self.encoder.decoder(self.pool.pool_tabulated(table, self.values(counts, library, measured)))
+        )
 
     def values(
         self,
@@ -204,21 +121,16 @@ class CellEncoder(nn.Module):
         library: Float[Tensor, " cells"],
         measured: Bool[Tensor, "cells genes"] | None = None,
     ) -> Float[Tensor, "cells genes"]:
-        """What stands for the counts, of genes that were not measured what is expected."""
-        values = torch.log1p(counts) if self.counts == "log1p" else depth_normalised(counts, library)
-        return values if measured is None or self.completion is None else self.completion(values, measured)
+        """How often each gene is in a cell's multiset; of genes that were not measured what is expected."""
+        values = depth_normalised(counts, library)
+        return values if measured is None else self.completion(values, measured)
 
-    def sets(self, values: Float[Tensor, "cells genes"], tokens: Float[Tensor, "genes dim"]) -> SetBatch:
+    def sets(self, values: Float[Tensor, "cells genes"]) -> SetBatch:
         """The expressed genes of each cell as a set of tokens: (B, N, d), N the largest number expressed."""
         present = values > 0
         width = max(int(present.sum(1).max()), 1) if len(values) else 1
         which = torch.sort(present.to(torch.uint8), dim=1, descending=True, stable=True).indices[:, :width]
-        there, value = present.gather(1, which), values.gather(1, which)
-        elements = tokens[which]
-        if self.modulate is None:
-            return SetBatch(elements, value, validate=False)
-        gain, shift = self.modulate(value[..., None]).chunk(2, -1)
-        return SetBatch(elements * (1 + gain) + shift, there, validate=False)
+        return SetBatch(self.tokens[which], values.gather(1, which), validate=False)
 
 
 class CellDecoder(nn.Module):
@@ -255,6 +167,37 @@ class CellDecoder(nn.Module):
         return logits.log_softmax(1)
 
 
+def negative_binomial_loss(
+    counts: Float[Tensor, "cells genes"],
+    where: tuple[Int[Tensor, " entries"], Int[Tensor, " entries"]],
+    log_share: Float[Tensor, "cells genes"],
+    log_dispersion: Float[Tensor, " genes"],
+    measured: Bool[Tensor, "cells genes"] | None = None,
+) -> Float[Tensor, " cells"]:
+    """-log NB(c | mu, theta) of each cell, summed over its measured genes; mu = share * sum of the cell's counts.
+
+    Variance is mu + mu^2 / theta (Hilbe, "Negative Binomial Regression", 2011). Most genes of a cell have no count. The
+    terms of log-gamma functions vanish there, so they are computed where there are counts alone; what is left for all
+    genes is one logarithm each.
+
+    Args:
+        where: Cell and gene of every count that is not 0.
+        log_dispersion: log theta.
+    """
+    cell, gene = where
+    # A cell without counts has mean 0, and nothing is learned from it: its logarithm must stay finite.
+    total = counts.sum(1).clamp(min=torch.finfo(counts.dtype).tiny)
+    c, theta = counts[where], log_dispersion.exp()
+    log_mean = log_share + total.log()[:, None]
+    log_none = -F.softplus(log_mean - log_dispersion)  # log(theta / (theta + mu)), of every gene
+    everywhere = theta * log_none
+    everywhere = (everywhere if measured is None else everywhere.masked_fill(~measured, 0)).sum(1)
+    t = theta[gene]
+    there = torch.lgamma(c + t) - torch.lgamma(t) - torch.lgamma(c + 1)
+    there = there + c * (log_mean[where] - log_dispersion[gene] + log_none[where])
+    return -everywhere - there.new_zeros(len(counts)).index_add(0, cell, there)
+
+
 class Alignment(nn.Module):
     """Soft clusters of cells, and how far in each of them the cells of a batch lie from those of all batches.
 
@@ -263,7 +206,6 @@ class Alignment(nn.Module):
     its cell. Clusters hold z's direction; sums run over the last steps.
 
     Args:
-        clusters: Number K of clusters.
         latent: Width of z.
         batches: Number of batches.
     """
@@ -271,11 +213,11 @@ class Alignment(nn.Module):
     counts: Tensor
     sums: Tensor
 
-    def __init__(self, clusters: int, latent: int, batches: int) -> None:
+    def __init__(self, latent: int, batches: int) -> None:
         super().__init__()
-        self.centres = nn.Parameter(torch.randn(clusters, latent))
-        self.register_buffer("counts", torch.zeros(clusters, batches))
-        self.register_buffer("sums", torch.zeros(clusters, batches, latent))
+        self.centres = nn.Parameter(torch.randn(CLUSTERS, latent))
+        self.register_buffer("counts", torch.zeros(CLUSTERS, batches))
+        self.register_buffer("sums", torch.zeros(CLUSTERS, batches, latent))
 
     def forward(self, z: Float[Tensor, "cells latent"], batch: Int[Tensor, " cells"]) -> tuple[Tensor, Tensor]:
         """The mean squared distance of cells to where they would be moved; and that of directions to their centres."""
@@ -333,18 +275,15 @@ class CellModel(nn.Module):
         genes: Vocabulary size.
         batches: Number of batches.
         latent: Width of z.
-        clusters: Of the alignment.
         types: Of labelled cells, which teach too. 0: none do.
         **encoder: See CellEncoder.
     """
 
-    LATER = ("encoder.completion.",)  # of a model without them, missing genes count as not expressed
-
-    def __init__(self, genes: int, batches: int, *, latent: int, clusters: int, types: int = 0, **encoder: Any) -> None:
+    def __init__(self, genes: int, batches: int, *, latent: int, types: int = 0, **encoder: Any) -> None:
         super().__init__()
         self.encoder = CellEncoder(genes, latent=latent, **encoder)
         self.decoder = CellDecoder(genes, latent, batches)
-        self.alignment = Alignment(clusters, latent, batches)
+        self.alignment = Alignment(latent, batches)
         self.types = TypeHead(latent, types) if types else None
 
     def start_from(self, other: CellModel, batches: Sequence[int | None]) -> None:
@@ -364,3 +303,129 @@ class CellModel(nn.Module):
         state = {key: value for key, value in state.items() if not key.startswith(anew)}
         state |= {key: value for key, value in self.state_dict().items() if key.startswith(anew)}
         self.load_state_dict(state)
+
+
+# ---------------------------------------------------------------------- genes that were not measured
+
+
+@dataclass
+class Axes:
+    """Principal axes of cells' values.
+
+    Attributes:
+        middle: (genes,) mean.
+        components: (number, genes) of length 1.
+        variances: (number,) of the cells along them.
+        rest: Mean variance along all other directions.
+        of_genes: (genes,) variance of each gene.
+    """
+
+    middle: Float[np.ndarray, " genes"]
+    components: Float[np.ndarray, "number genes"]
+    variances: Float[np.ndarray, " number"]
+    rest: float
+    of_genes: Float[np.ndarray, " genes"]
+
+
+def principal_axes(
+    values: sp.csr_array, measured: Bool[np.ndarray, "cells genes"] | None, number: int, seed: int
+) -> Axes | None:
+    """Of values, at most `number` axes. None: there are none.
+
+    Args:
+        measured: Which values were; the others are filled in by what these axes say of them, a few times over, starting
+            at the means of genes. None: all were.
+    """
+    number = min(number, min(values.shape) - 1)
+    if number < 1 or not values.nnz:
+        return None
+    cells = np.full(values.shape[1], len(values.indptr) - 1) if measured is None else measured.sum(0).clip(1)
+    middle = values.sum(0) / cells
+    of_genes = np.maximum(values.power(2).sum(0) / cells - middle**2, 0)
+
+    def axes_of(some: sp.csr_array | np.ndarray) -> Axes:
+        model = PCA(number, svd_solver="arpack", random_state=seed).fit(some)
+        rest = float(model.noise_variance_)
+        return Axes(model.mean_, model.components_, model.explained_variance_, rest, of_genes)
+
+    if measured is None:
+        return axes_of(values)
+    known = values.toarray()
+    axes = axes_of(np.where(measured, known, middle))
+    for _ in range(PASSES):
+        completion = Completion(values.shape[1], number).double()
+        completion.learn(axes)
+        axes = axes_of(completion(torch.from_numpy(known), torch.from_numpy(measured)).numpy())
+    return axes
+
+
+class Completion(nn.Module):
+    """Values of genes that were not measured in a cell, by a model of factors.
+
+    Values are taken for v = mu + W x + e with x ~ N(0, 1) and e ~ N(0, Psi), Psi diagonal. Of the genes M that were not
+    measured is then expected
+
+        E[v_M | v_P] = mu_M + W_M (W_P' Psi_P^-1 W_P + 1)^-1 W_P' Psi_P^-1 (v_P - mu_P),
+
+    with P those that were. As multiplicities are not negative, what falls below 0 is 0, and the others are scaled so
+    that their sum stays. W has the principal axes, as long as the cells' deviations along them less those along all
+    other axes (Tipping and Bishop, "Probabilistic principal component analysis", 1999); Psi is what is left of each
+    gene's variance.
+
+    Measured values stay as they are, and so does a cell that has none above 0. With nothing learned, what is not
+    measured is 0.
+
+    Args:
+        genes: Number of genes.
+        width: Of x.
+    """
+
+    middle: Tensor
+    weights: Tensor
+    noise: Tensor
+
+    def __init__(self, genes: int, width: int) -> None:
+        super().__init__()
+        self.register_buffer("middle", torch.zeros(genes))
+        self.register_buffer("weights", torch.zeros(genes, width))
+        self.register_buffer("noise", torch.ones(genes))
+
+    def learn(self, axes: Axes) -> None:
+        """Take up axes; what is left of the width is 0."""
+        weights = axes.components.T * np.sqrt(np.maximum(axes.variances - axes.rest, 0))
+        noise = np.maximum(axes.of_genes - np.square(weights).sum(1), LEAST * axes.of_genes.mean())
+        self.middle.copy_(torch.from_numpy(axes.middle))
+        self.weights.zero_()[:, : weights.shape[1]] = torch.from_numpy(weights).to(self.weights)
+        self.noise.copy_(torch.from_numpy(noise)).clamp_(min=torch.finfo(torch.float32).tiny)
+
+    def forward(
+        self, values: Float[Tensor, "cells genes"], measured: Bool[Tensor, "cells genes"]
+    ) -> Float[Tensor, "cells genes"]:
+        """The values, and what is expected of those that were not measured."""
+        if (measured == measured[:1]).all():
+            return self._completed(values, measured[0]) if len(values) else values
+        patterns, pattern = measured.unique(dim=0, return_inverse=True)
+        completed = torch.empty_like(values)
+        for number, some in enumerate(patterns):
+            rows = pattern == number
+            completed[rows] = self._completed(values[rows], some)
+        return completed
+
+    def _completed(
+        self, values: Float[Tensor, "cells genes"], measured: Bool[Tensor, " genes"]
+    ) -> Float[Tensor, "cells genes"]:
+        if measured.all():
+            return values
+        weights = self.weights[measured]
+        weighed = weights.T / self.noise[measured]
+        apart = weighed @ (values[:, measured] - self.middle[measured]).T
+        # These few numbers in double precision: directions in which no gene is noisy are next to singular.
+        precision = (weighed @ weights).double().cpu()
+        precision.diagonal().add_(1)
+        x = torch.linalg.solve(precision, apart.double().cpu()).to(values)
+        expected = self.middle[~measured] + x.T @ self.weights[~measured].T
+        above = expected.clamp(min=0)
+        scale = expected.sum(1).clamp(min=0) / above.sum(1).clamp(min=torch.finfo(values.dtype).tiny)
+        completed = values.clone()
+        completed[:, ~measured] = above * (scale * (values > 0).any(1))[:, None]
+        return completed

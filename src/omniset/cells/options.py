@@ -22,37 +22,11 @@ class EmbedderOptions(Computing):
     )
     _: KW_ONLY
     embedding_dim: int = option(32, "Width of the cells' vectors.", least=1)
-    encoder: str = shared.encoder("ust")
     dim: int = shared.dim(64, "Width of the genes' vectors: more learns more, and slower.")
-    depth: int | None = shared.depth(
-        None,
-        "Layers in which the genes of a cell see each other before they are pooled. None: none, which costs one "
-        'product per cell; for "seed" 2.',
-        least=0,
-    )
     num_heads: int = shared.num_heads(4)
-    num_inducing: int = shared.num_inducing(16, "Inducing points, through which genes see each other.")
-    num_outputs: int = option(8, "Attention queries that pool the genes of a cell.", least=1)
-    encoder_options: dict[str, Any] | None = shared.encoder_options()
-    counts: Literal["multiplicity", "log1p", "tokens"] = option(
-        "multiplicity",
-        'How counts enter: "multiplicity" (a gene is in the cell\'s multiset log(1 + 10^4 count / library) times), '
-        '"log1p" (log(1 + count) times) or "tokens" (once, its token changed by the count).',
-    )
-    gene_tokens: Literal["axes", "learned", "random", "given"] = option(
-        "axes",
-        'What stands for a gene, beside the projection of its vector where gene_vectors are given: "axes" (its place '
-        'on the principal axes of the log-normalised counts), "learned" (from there on), "random" (learned from a '
-        'random start) or "given" (nothing: gene_vectors are needed).',
-    )
-    likelihood: Literal["nb", "poisson", "mse"] = option(
-        "nb", "Of the counts: nb (negative binomial), poisson, or mse (of log-normalised values).", group="training"
-    )
-    beta: float = option(
-        0.0,
-        "Weight of the divergence of the vectors from a normal distribution. 0: no noise, no prior.",
-        group="training",
-        least=0,
+    depth: int = shared.depth(2, 'Layers of "seed", in which the genes of a cell see each other.')
+    encoder_options: dict[str, Any] | None = option(
+        None, """Branches and sentences of "seed", such as '{"slots": 1024, "dataset_token": false}'."""
     )
     alignment: float = option(
         20.0, "Weight of mixing the batches within clusters of cells. 0: batches stay apart.", group="training", least=0
@@ -62,15 +36,6 @@ class EmbedderOptions(Computing):
         "Weight of telling types apart, where fit is given a label; else it has no part.",
         group="training",
         least=0,
-    )
-    clusters: int = option(30, "Number of these clusters.", group="training", least=1)
-    condition: bool = option(True, "Tell the decoder a cell's batch, so that its vector need not hold it.")
-    hide: float = option(
-        0.2,
-        "Mean share of expressed genes that are hidden from the encoder in training and predicted.",
-        group="training",
-        least=0,
-        below=0.5,
     )
     dropout: float = option(
         0.1, "Share of the encoder's head that is switched off in training.", group="training", least=0, below=1
@@ -119,21 +84,6 @@ class PerturberOptions(Computing):
     """How perturbed cells are foretold."""
 
     components: int = option(30, "Principal components in which cells are compared.", least=1)
-    _: KW_ONLY
-    architecture: Literal["shifts", "state"] = option(
-        "shifts",
-        '"shifts": shifts of known groups, and what a set encoder adds; or "state": a transformer over the untreated '
-        "cells with a token of the perturbation, as STATE's transition model has it; of sizes it uses dim, depth and "
-        "num_heads.",
-    )
-    encoder: str = shared.encoder("ust")
-    dim: int = shared.dim(32)
-    depth: int = shared.depth(1)
-    num_heads: int = shared.num_heads(4)
-    num_inducing: int = shared.num_inducing(8)
-    epochs: int = option(60, "How often each population is learned from. 0: shifts alone.", group="training", least=0)
-    learning_rate: float = shared.learning_rate(1e-3)
-    weight_decay: float = shared.weight_decay(1e-2)
 
 
 @options

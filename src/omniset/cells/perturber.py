@@ -1,52 +1,280 @@
-"""What a perturbation does to a population of cells: a shift of means, and what an exact set encoder adds to it.
+"""What a perturbation does to a population of cells: the shift of known populations that are like it.
 
-    treated cell = untreated cell + shift of its group (`omniset.cells.shifts.Shifts`)
-                                  + a V W f(cell | all untreated cells of the group)
+    treated cell = untreated cell + shift of its group (`Shifts`)
 
-f is the element output of a set encoder: the population is the context of each of its cells, so that cells of one group
-may move differently. W starts at 0, V are principal axes; a, between 0 and 1, is learned on groups kept back, and 0
-where the network adds nothing. With architecture "state" a transformer over the cells moves them, in place of all this:
-`omniset.cells.transitions.Transition`.
+A group is a population of untreated cells, of one type and donor, and the treated one beside it. Which cell became
+which is not known: sets are learned from sets. A set encoder, and a transformer over the cells as STATE has it, added
+nothing to the shift on donors and types kept back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Float, Float32, Int, Shaped
 from sklearn.decomposition import PCA
-from torch import Tensor, nn
+from torch import nn
 
 import omniset
 from omniset.cells.annotator import values_of
-from omniset.cells.data import Cells, known_genes, opened
+from omniset.cells.classifiers import log_normalised
+from omniset.cells.data import Cells, column, known_genes, opened, unlabelled
 from omniset.cells.model import SCALE
 from omniset.cells.options import PerturberOptions
-from omniset.cells.shifts import WIDTHS, Group, Shifts, Study, energy_distance
-from omniset.cells.transitions import DRAWN, Correction, Pair, PairModule, Transition
+from omniset.cells.variable_genes import most_variable, survey
+from omniset.core.attention import multiset_attention
 from omniset.fitted import Estimator
-from omniset.runs import devices
+from omniset.tables.files import listed
 from omniset.tables.matrices import needed
 from omniset.training import artefacts, schema
-from omniset.training.data import Key, Lesson
-from omniset.training.fit import fit as train
 
-SIZES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of what the network adds
+LEAST = 10  # cells of a population
+GENES = 2000
+WIDTHS = (0.1, 0.25, 0.5, 1.0, 2.0, 1e3)  # of the kernel, in median distances between groups; the last: the mean of all
 GROUP = ("perturbation", "type", "donor")
-MARGIN = 0.01  # part of the energy distance by which a step of SIZES must be better than none
 
 
-class _Stored(nn.Module):
+@dataclass(frozen=True)
+class Group:
+    """One type of one donor under one perturbation.
+
+    Attributes:
+        control, treated: Rows of the cells; `treated` may be empty, where it is to be foretold.
+    """
+
+    perturbation: str
+    type: str
+    donor: str
+    control: Int[np.ndarray, " controls"]
+    treated: Int[np.ndarray, " treated"]
+
+    @property
+    def name(self) -> str:
+        return f"{self.perturbation}, {self.type}, {self.donor}"
+
+
+@dataclass
+class Study:
+    """Log-normalised cells, and the populations among them.
+
+    Attributes:
+        values: (cells, genes) of the genes that vary most.
+        groups: Those of which treated and untreated cells are there.
+        lacking: Those without treated cells, of perturbations that others have.
+    """
+
+    values: Float32[np.ndarray, "cells genes"]
+    genes: list[str]
+    groups: list[Group]
+    lacking: list[Group]
+
+    @classmethod
+    def of(cls, cells: Cells, condition: str, control: str, label: str, donor: str | None) -> Study:
+        """To learn from, by columns of obs; of the genes that vary most.
+
+        Raises:
+            ValueError: No such column or control, or no population of at least 10 cells before and after.
+        """
+        rows = _populations(cells, condition, control, label, donor)
+        codes = pd.factorize(_column(cells, condition, "condition"))[0].astype(np.int64)
+        seen, moments = survey(cells, codes, np.arange(len(cells)), False)
+        often = np.flatnonzero(seen)
+        chosen = often[most_variable([m.of_genes(often) for m in moments], GENES)]
+        counts = cells.take(np.arange(len(cells)))[:, chosen]
+        values = log_normalised(counts, cells.library(), SCALE)
+        groups, lacking = _groups(rows, control, sorted({state for state, _, _ in rows} - {control, ""}))
+        if len(groups) < 2:
+            parts = ({of for s, _, of in rows if s and (s == control) == before} for before in (True, False))
+            divided = donor is not None and not set.intersection(*parts)
+            apart = f"; no {donor} has both untreated and treated cells" if divided else ""
+            raise ValueError(
+                f"condition: {len(groups)} populations of {condition} have {LEAST} cells or more before and after, at "
+                f"least 2 are needed{apart}"
+            )
+        return cls(values, [cells.genes[i] for i in chosen], groups, lacking)
+
+    @classmethod
+    def of_new(
+        cls,
+        cells: Cells,
+        values: Float32[np.ndarray, "cells genes"],
+        genes: list[str],
+        perturbations: list[str],
+        *,
+        condition: str | None,
+        control: str,
+        label: str,
+        donor: str | None,
+    ) -> Study:
+        """Cells to be foretold under known perturbations.
+
+        Args:
+            values: Log-normalised, of the genes that are known.
+            condition: None: no cell is treated.
+
+        Raises:
+            ValueError: No such column or control, or no population of at least 10 untreated cells.
+        """
+        groups, lacking = _groups(_populations(cells, condition, control, label, donor), control, perturbations)
+        if not groups and not lacking:
+            raise ValueError(f"label: no {label} has {LEAST} untreated cells or more of one donor")
+        return cls(values, genes, groups, lacking)
+
+    def mean(self, rows: Int[np.ndarray, " rows"]) -> Float[np.ndarray, " genes"]:
+        return self.values[rows].mean(0, dtype=np.float64)
+
+    def shift(self, group: Group) -> Float[np.ndarray, " genes"]:
+        """Mean of the treated cells minus that of the others."""
+        return self.mean(group.treated) - self.mean(group.control)
+
+
+def _populations(
+    cells: Cells, condition: str | None, control: str, label: str, donor: str | None
+) -> dict[tuple[str, str, str], Int[np.ndarray, " rows"]]:
+    """Rows by condition, type and donor; "" for a value that is missing."""
+    state = np.full(len(cells), control, dtype=object)
+    if condition is not None:
+        state = _column(cells, condition, "condition")
+    kind = _column(cells, label, "label")
+    donors = np.full(len(cells), "all", dtype=object) if donor is None else _column(cells, donor, "donor")
+    known = pd.unique(state[state != ""])
+    if control not in known:
+        raise ValueError(f"control must be a value of {condition}, there are {listed(known.tolist())}; got {control!r}")
+    frame = pd.DataFrame({"state": state, "type": kind, "donor": donors})
+    parts: Any = frame.groupby(["state", "type", "donor"], sort=True)
+    return {key: np.asarray(part.index) for key, part in parts}
+
+
+def _groups(
+    rows: dict[tuple[str, str, str], Int[np.ndarray, " rows"]], control: str, perturbations: list[str]
+) -> tuple[list[Group], list[Group]]:
+    """Untreated populations under each perturbation: those that were measured after it, and the others."""
+    groups: list[Group] = []
+    lacking: list[Group] = []
+    for perturbation in perturbations:
+        for (state, kind, donor), before in rows.items():
+            if state != control or not kind or len(before) < LEAST:
+                continue
+            after = rows.get((perturbation, kind, donor), np.zeros(0, dtype=np.int64))
+            measured = len(after) >= LEAST
+            group = Group(perturbation, kind, donor, before, after if measured else after[:0])
+            (groups if measured else lacking).append(group)
+    return groups, lacking
+
+
+def _column(cells: Cells, name: str, what: str) -> Shaped[np.ndarray, " cells"]:
+    values = column(cells, name, what)
+    text = np.array(values.astype(str), dtype=object)
+    text[unlabelled(values)] = ""
+    return text
+
+
+@dataclass
+class Shifts:
+    """The shift of a new group: the mean of known groups' shifts, those whose untreated cells are like its own first.
+
+        s(q) = sum_g n_g exp(-|q - k_g|^2 / 2 w^2) s_g / sum_g n_g exp(-|q - k_g|^2 / 2 w^2)
+
+    over groups g of its perturbation, k_g the mean of their untreated cells, n_g the harmonic mean of the numbers of
+    their cells: multiset attention (`omniset.core.attention.multiset_attention`). A small w is the shift of the same
+    type in other donors, a large one the mean shift; it is learned on known groups, each foretold from the others, one
+    for types that others have and one for new types.
+
+    Attributes:
+        keys: (groups, components).
+        values: (groups, genes) shifts.
+        numbers: (groups, 2) of untreated and of treated cells.
+        widths: Of groups whose type is known, and of others.
+    """
+
+    perturbations: list[str]
+    types: list[str]
+    donors: list[str]
+    keys: Float[np.ndarray, "groups components"]
+    values: Float[np.ndarray, "groups genes"]
+    numbers: Int[np.ndarray, "groups 2"]
+    widths: tuple[float, float] = (1.0, 1.0)
+
+    @classmethod
+    def learned(cls, study: Study, groups: list[Group], keys: Float[np.ndarray, "groups components"]) -> Shifts:
+        numbers = np.array([(len(g.control), len(g.treated)) for g in groups], dtype=np.int64)
+        values = np.stack([study.shift(g) for g in groups])
+        names = [g.perturbation for g in groups], [g.type for g in groups], [g.donor for g in groups]
+        shifts = cls(*names, keys, values, numbers)
+        shifts.widths = tuple(shifts._width(groups, new) for new in (False, True))  # type: ignore[assignment]
+        return shifts
+
+    def __call__(
+        self, group: Group, key: Float[np.ndarray, " components"], without: Shaped[np.ndarray, " groups"] | None = None
+    ) -> Float[np.ndarray, " genes"]:
+        """Args:
+        key: Mean of its untreated cells.
+        without: (groups,) those that are left out, of a group that is known itself.
+        """
+        left = np.zeros(len(self.keys), dtype=bool) if without is None else without
+        allowed = np.array([p == group.perturbation for p in self.perturbations]) & ~left
+        known = any(t == group.type for t, yes in zip(self.types, allowed, strict=True) if yes)
+        return self._at(key, allowed, self.widths[0 if known else 1])
+
+    def _at(
+        self, key: Float[np.ndarray, " components"], allowed: Shaped[np.ndarray, " groups"], width: float
+    ) -> Float[np.ndarray, " genes"]:
+        if not allowed.any():
+            return np.zeros(self.values.shape[1])
+        keys = torch.from_numpy(self.keys[allowed])
+        wide = torch.cat((keys, -0.5 * keys.square().sum(1, keepdim=True)), 1)
+        query = torch.from_numpy(np.append(key, 1.0))[None]
+        values, sizes = torch.from_numpy(self.values[allowed]), torch.from_numpy(self.sizes[allowed])
+        scale = 1 / (width * self.unit) ** 2
+        return multiset_attention(query, wide, values, sizes, scale=scale)[0].numpy()
+
+    @property
+    def sizes(self) -> Float[np.ndarray, " groups"]:
+        """n_g."""
+        return 2 / (1 / self.numbers).sum(1)
+
+    @property
+    def unit(self) -> float:
+        """Median distance between the groups' keys."""
+        apart = np.linalg.norm(self.keys[:, None] - self.keys[None], axis=2)[np.triu_indices(len(self.keys), 1)]
+        return max(float(np.median(apart)), 1e-6)
+
+    def left_out(self, groups: list[Group], number: int, new: bool) -> Shaped[np.ndarray, " groups"]:
+        """Groups that foretell a known one as if its type, or else its donor, were new."""
+        group = groups[number]
+        if new:
+            return np.array([g.type == group.type for g in groups])
+        same = np.array([g.donor == group.donor for g in groups])
+        same[number] = True
+        return same
+
+    def _width(self, groups: list[Group], new: bool) -> float:
+        errors = np.zeros(len(WIDTHS))
+        for number, group in enumerate(groups):
+            left = self.left_out(groups, number, new)
+            allowed = np.array([p == group.perturbation for p in self.perturbations]) & ~left
+            if not allowed.any() or not (
+                new or any(t == group.type for t, a in zip(self.types, allowed, strict=True) if a)
+            ):
+                continue
+            for i, width in enumerate(WIDTHS):
+                error = np.square(self._at(self.keys[number], allowed, width) - self.values[number]).sum()
+                errors[i] += self.sizes[number] * error
+        # Without a donor more, the same type tells most of a type that is known; of a new one all do.
+        return WIDTHS[int(errors.argmin())] if errors.any() else (WIDTHS[-1] if new else WIDTHS[0])
+
+
+class _Learned(nn.Module):
     """All numbers of a fitted perturber."""
 
-    def __init__(self, correction: Correction | Transition, genes: int, groups: int, components: int) -> None:
+    def __init__(self, genes: int, groups: int, components: int) -> None:
         super().__init__()
-        self.correction = correction
-        shapes = {"middle": (genes,), "axes": (genes, components), "scale": ()}
+        shapes = {"middle": (genes,), "axes": (genes, components)}
         shapes |= {"keys": (groups, components), "shifts": (groups, genes)}
         for name, shape in shapes.items():
             self.register_buffer(name, torch.zeros(shape, dtype=torch.float64))
@@ -62,25 +290,21 @@ class CellPerturber(PerturberOptions, Estimator):
     Attributes:
         genes_: Those that vary most.
         shifts_: Shifts of the known groups.
-        network_: What is added to them; for "state", to the untreated cells.
-        size_: a, of groups whose type is known, and of others; for "state" 1.
-        history: A dict per epoch.
         notes_: What was decided, a sentence each.
     """
 
     genes_: list[str]
     shifts_: Shifts
-    network_: Correction | Transition
-    size_: tuple[float, float]
+    network_: _Learned
     FITTED: ClassVar[dict[str, Any]] = {
         "genes": schema.SIZE,
         "groups": schema.SIZE,
         "components": schema.SIZE,
         "widths": schema.array(schema.NUMBER, minItems=2, maxItems=2),
-        "size": schema.array(schema.NUMBER, minItems=2, maxItems=2),
         "notes": schema.array(schema.TEXT),
     }
     TABLES: ClassVar = {"vocabulary": ["gene"], "groups": [*GROUP]}
+    HISTORIES: ClassVar[tuple[str, ...]] = ()
 
     def fit(
         self,
@@ -114,30 +338,29 @@ class CellPerturber(PerturberOptions, Estimator):
         """`fit` on some of the groups of a study, or on all.
 
         Raises:
-            ValueError: Fewer than 2 groups, or an option out of its bounds, such as epochs=0 for "state".
+            ValueError: Fewer than 2 groups, or an option out of its bounds.
         """
         self.check_options()
         groups = study.groups if groups is None else groups
         if len(groups) < 2:
             raise ValueError(f"groups must be at least 2, got {len(groups)}")
-        alone = self.architecture == "state"
-        if alone and not self.epochs:
-            raise ValueError("epochs must be >= 1 for architecture='state', got 0")
-        self.size_ = (1.0, 1.0) if alone else (self._size(study, groups, False), self._size(study, groups, True))
-        self._learn(study, groups)
-        names = ("new donors", "new types")
+        rows = np.unique(np.concatenate([np.concatenate((g.control, g.treated)) for g in groups]))
+        values = study.values[rows]
+        number = min(self.components, len(rows) - 1, values.shape[1] - 1)
+        model = PCA(number, svd_solver="arpack", random_state=self.seed).fit(values)
+        self.genes_, self.middle_ = study.genes, model.mean_.astype(np.float64)
+        self.axes_ = np.ascontiguousarray(model.components_.T, dtype=np.float64)
+        self.shifts_ = Shifts.learned(study, groups, np.stack([self.key(study, g) for g in groups]))
+        shifts = self.shifts_
+        self.network_ = _Learned(len(self.genes_), len(groups), number)
+        arrays = {"middle": self.middle_, "axes": self.axes_}
+        arrays |= {"keys": shifts.keys, "shifts": shifts.values, "numbers": shifts.numbers}
+        for name, learned in arrays.items():
+            getattr(self.network_, name).copy_(torch.from_numpy(learned))
         self.notes_ = [f"{len(groups)} populations before and after are learned from"]
-        if alone:
-            self.notes_.append("a transformer over the untreated cells foretells alone, without known shifts")
-            return self
-        for name, width, size in zip(names, self.shifts_.widths, self.size_, strict=True):
+        for name, width in zip(("new donors", "new types"), shifts.widths, strict=True):
             near = f"near ones first ({width:g} median distances)" if width < max(WIDTHS) else "all alike"
-            adds = (
-                f"{size:g} of the set encoder's correction"
-                if size
-                else "nothing: on groups kept back the set encoder's correction was no better"
-            )
-            self.notes_.append(f"{name}: the shifts of known groups, {near}, plus {adds}")
+            self.notes_.append(f"{name}: the shifts of known groups, {near}")
         return self
 
     def study(
@@ -212,7 +435,7 @@ class CellPerturber(PerturberOptions, Estimator):
         return treated
 
     def shift(self, study: Study, group: Group) -> Float[np.ndarray, " genes"]:
-        """What every cell of a group moves by, before the network adds to it."""
+        """What every cell of a group moves by."""
         return self.shifts_(group, self.key(study, group))
 
     def key(self, study: Study, group: Group) -> Float[np.ndarray, " components"]:
@@ -221,133 +444,33 @@ class CellPerturber(PerturberOptions, Estimator):
 
     def predict(self, study: Study, group: Group) -> Float[np.ndarray, "controls genes"]:
         """The untreated cells of a group as if they were treated: log-normalised, not below 0."""
-        shift = self._apart(self.shift(study, group))
-        moved = study.values[group.control] + shift
-        size = self.size_[0 if self._known(group) else 1]
-        if size:
-            moved = moved + size * self._added(study, group, shift)
-        return np.maximum(moved, 0)
+        return np.maximum(study.values[group.control] + self.shift(study, group), 0)
 
-    # ------------------------------------------------------------------
+    def populations(self, study: Study) -> pd.DataFrame:
+        """Of new cells: a row per population that is foretold, and whether its type is known.
 
-    def _known(self, group: Group) -> bool:
-        pairs = zip(self.shifts_.perturbations, self.shifts_.types, strict=True)
-        return (group.perturbation, group.type) in set(pairs)
+        One whose type is not moves as groups do that are like it.
+        """
+        known = {*zip(self.shifts_.perturbations, self.shifts_.types, strict=True)}
+        rows = [
+            [*(getattr(g, name) for name in GROUP), len(g.control), len(g.treated), (g.perturbation, g.type) in known]
+            for g in [*study.groups, *study.lacking]
+        ]
+        return pd.DataFrame(rows, columns=[*GROUP, "untreated cells", "treated cells", "type is known"])
 
-    def _scaled(self, values: Float[np.ndarray, "cells genes"]) -> Float[Tensor, "cells components"]:
-        return torch.from_numpy((values - self.middle_) @ self.axes_ / self.scale_).float()
-
-    def _apart(self, shift: Float[np.ndarray, " genes"]) -> Float[np.ndarray, " genes"]:
-        """What all cells move by apart from the network."""
-        return np.zeros_like(shift) if self.architecture == "state" else shift
-
-    def _given(self, perturbation: str, shift: Float[np.ndarray, " genes"]) -> Tensor:
-        """What the network is told of what is done."""
-        if self.architecture == "state":
-            return torch.tensor(sorted(set(self.shifts_.perturbations)).index(perturbation))
-        return self._scaled((self.middle_ + shift)[None])[0]
-
-    @torch.no_grad()
-    def _added(
-        self, study: Study, group: Group, shift: Float[np.ndarray, " genes"]
-    ) -> Float[np.ndarray, "controls genes"]:
-        self.network_.eval()
-        added = self.network_(self._scaled(study.values[group.control]), self._given(group.perturbation, shift))
-        return added.double().numpy() * self.scale_ @ self.axes_.T
-
-    def _learn(self, study: Study, groups: list[Group]) -> None:
-        """Axes, shifts and the network, from these groups."""
-        rows = np.unique(np.concatenate([np.concatenate((g.control, g.treated)) for g in groups]))
-        values = study.values[rows]
-        number = min(self.components, len(rows) - 1, values.shape[1] - 1)
-        self.genes_, self.history_ = study.genes, []
-        model = PCA(number, svd_solver="arpack", random_state=self.seed).fit(values)
-        self.middle_ = model.mean_.astype(np.float64)
-        self.axes_ = np.ascontiguousarray(model.components_.T, dtype=np.float64)
-        self.scale_ = float(np.sqrt(model.explained_variance_[0]))
-        self.shifts_ = Shifts.learned(study, groups, np.stack([self.key(study, g) for g in groups]))
-        with torch.random.fork_rng():
-            torch.manual_seed(self.seed)
-            self.network_ = self._untrained(number, len(set(self.shifts_.perturbations)))
-        if not self.epochs:
-            return
-        pairs = [self._pair(study, groups, i, new) for i in range(len(groups)) for new in (False, True)]
-        module = PairModule(self.network_, self.learning_rate, self.weight_decay, self.seed, self.fingerprint())
-
-        def make(keys: list[Key], training: bool) -> list[Pair]:
-            rng = np.random.default_rng([self.seed, *(n for key in keys for n in key)])
-            return [pairs[position].some(rng) for _, position in keys]
-
-        lesson = Lesson(make, np.arange(len(pairs)), np.arange(0), batch_size=8, seed=self.seed, move=lambda b, d: b)
-        with devices.threads_for(DRAWN * DRAWN * 8):
-            where: dict[str, Any] = {"device": "cpu", "progress": self.progress, "log": None}
-            train(module, lesson, epochs=self.epochs, patience=None, folder=None, resume=False, **where)
-        self.history_ = module.history
-
-    def _untrained(self, components: int, perturbations: int) -> Correction | Transition:
-        same: dict[str, Any] = {name: getattr(self, name) for name in ("dim", "depth", "num_heads")}
-        if self.architecture == "state":
-            return Transition(components, perturbations, **same)
-        return Correction(components, encoder=self.encoder, num_inducing=self.num_inducing, **same)
-
-    def _pair(self, study: Study, groups: list[Group], number: int, new: bool) -> Pair:
-        """A group with the shift that others foretell: as when it is new itself."""
-        group, key = groups[number], self.shifts_.keys[number]
-        without = self.shifts_.left_out(groups, number, new)
-        shift = self.shifts_(group, key, without)
-        before, after = (self._scaled(study.values[rows]) for rows in (group.control, group.treated))
-        moves = self._scaled((self.middle_ + self._apart(shift))[None])[0]
-        return Pair(before, after, moves, self._given(group.perturbation, shift))
-
-    def _size(self, study: Study, groups: list[Group], new: bool) -> float:
-        """How much of the network's correction helps on types, or donors, kept back: at most three of them."""
-        parts: dict[str, list[int]] = {}
-        for i, group in enumerate(groups):
-            parts.setdefault(group.type if new else group.donor, []).append(i)
-        if len(parts) < 2 or not self.epochs:
-            return 0.0
-        order = sorted(parts, key=lambda name: (-len(parts[name]), name))[:3]
-        losses = np.zeros(len(SIZES))
-        for name in order:
-            rest = [group for i, group in enumerate(groups) if i not in parts[name]]
-            if len(rest) < 2:
-                continue
-            part = CellPerturber(**{**self.get_params(), "progress": False})
-            part._learn(study, rest)
-            for i in parts[name]:
-                shift = part.shift(study, groups[i])
-                added = part._added(study, groups[i], shift)
-                for k, size in enumerate(SIZES):
-                    moved = np.maximum(study.values[groups[i].control] + shift + size * added, 0)
-                    treated = part._scaled(study.values[groups[i].treated])
-                    losses[k] += float(energy_distance(part._scaled(moved), treated))
-        best = int(losses.argmin())
-        return SIZES[best] if losses[best] < losses[0] - MARGIN * abs(losses[0]) else 0.0
-
-    @property
-    def history(self) -> list[dict[str, Any]]:
-        self.require_fitted()
-        return self.history_
-
-    def _networks(self) -> nn.Module:
-        self.require_fitted()
-        shifts = self.shifts_
-        stored = _Stored(self.network_, len(self.genes_), len(shifts.values), shifts.keys.shape[1])
-        arrays = {"middle": self.middle_, "axes": self.axes_, "scale": np.float64(self.scale_)}
-        arrays |= {"keys": shifts.keys, "shifts": shifts.values, "numbers": shifts.numbers}
-        for name, values in arrays.items():
-            getattr(stored, name).copy_(torch.from_numpy(np.asarray(values)))
-        return stored
+    def largest_changes(self, number: int) -> pd.DataFrame:
+        """The genes that change most under each perturbation, in the mean over known groups."""
+        shifts, rows = self.shifts_, []
+        for name in dict.fromkeys(shifts.perturbations):
+            of = np.array([p == name for p in shifts.perturbations])
+            mean = np.average(shifts.values[of], axis=0, weights=shifts.sizes[of])
+            top = np.argsort(-np.abs(mean), kind="stable")[:number]
+            rows += [[name, self.genes_[gene], float(mean[gene])] for gene in top]
+        return pd.DataFrame(rows, columns=["perturbation", "gene", "change"])
 
     def _state(self) -> dict[str, Any]:
-        return {
-            "genes": len(self.genes_),
-            "groups": len(self.shifts_.values),
-            "components": self.axes_.shape[1],
-            "widths": [*self.shifts_.widths],
-            "size": [*self.size_],
-            "notes": self.notes_,
-        }
+        sizes = {"genes": len(self.genes_), "groups": len(self.shifts_.values), "components": self.axes_.shape[1]}
+        return {**sizes, "widths": [*self.shifts_.widths], "notes": self.notes_}
 
     def _tables(self) -> dict[str, pd.DataFrame]:
         names = zip(GROUP, (self.shifts_.perturbations, self.shifts_.types, self.shifts_.donors), strict=True)
@@ -358,16 +481,14 @@ class CellPerturber(PerturberOptions, Estimator):
         for name, size in zip(("vocabulary", "groups"), sizes[:2], strict=True):
             if len(tables[name]) != size:
                 raise ValueError(f"{name}.parquet must have {size} rows, it has {len(tables[name])}")
-        number = tables["groups"]["perturbation"].nunique()
-        stored = weights.build(lambda: _Stored(self._untrained(sizes[2], number), *sizes))
-        if not all(0 <= size <= 1 for size in fitted["size"]) or min(fitted["widths"]) <= 0:
-            raise ValueError("size must be within 0 and 1, and widths > 0")
-        self.network_, self.size_, self.notes_ = stored.correction, tuple(fitted["size"]), fitted["notes"]
+        self.network_, self.notes_ = weights.build(lambda: _Learned(*sizes)), fitted["notes"]
+        if min(fitted["widths"]) <= 0:
+            raise ValueError("widths must be > 0")
         self.genes_ = tables["vocabulary"]["gene"].tolist()
-        arrays = {name: tensor.numpy() for name, tensor in stored.named_buffers(recurse=False)}
+        arrays = {name: tensor.numpy() for name, tensor in self.network_.named_buffers()}
         if arrays["numbers"].min() < 1:
             raise ValueError("numbers of cells must be at least 1")
-        self.middle_, self.axes_, self.scale_ = arrays["middle"], arrays["axes"], float(arrays["scale"])
+        self.middle_, self.axes_ = arrays["middle"], arrays["axes"]
         perturbations, types, donors = (tables["groups"][name].tolist() for name in GROUP)
         widths = (float(fitted["widths"][0]), float(fitted["widths"][1]))
         learned = arrays["keys"], arrays["shifts"], arrays["numbers"]

@@ -1,460 +1,246 @@
-"""The reports of the system for cells: on a fitted model, on an evaluation.
-
-Each composer returns the page and the plain numbers behind it.
-"""
+"""Reports on cells: a model, annotated cells, a perturbation, evaluations. Each is a page and the numbers behind it."""
 
 from __future__ import annotations
 
-import contextlib
-import importlib
-import importlib.util
-import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool, Float, Int, Shaped
+import torch
 from scipy.stats import spearmanr
-from sklearn.cluster import KMeans
-from sklearn.neighbors import NearestNeighbors
 
-from omniset.cells.checks import THINNED
-from omniset.cells.data import Cells
+from omniset.cells.annotator import Annotation, CellAnnotator
+from omniset.cells.data import UNKNOWN, Cells, labels_of
 from omniset.cells.embedder import CellEmbedder
 from omniset.cells.evaluate import ALL, NEW, TRANSFER, WHOLE, Evaluation
+from omniset.cells.evaluate_annotation import REMOVED, AnnotationEvaluation
+from omniset.cells.evaluate_perturbation import PerturbationEvaluation
 from omniset.cells.metrics import BATCH, BIO
-from omniset.cells.readings import BLOCK
+from omniset.cells.perturber import CellPerturber
+from omniset.cells.projection import DRAWN, Drawn, components, flat, plotted, remark, sampled, share_drawn
 from omniset.report import figures, frame
-from omniset.report.blocks import (
-    Block,
-    Cell,
-    Facts,
-    Note,
-    Plot,
-    Report,
-    Section,
-    Table,
-    listed,
-    many,
-    rounded,
-    text_of,
-    whole,
-)
+from omniset.report.blocks import Block, Cell, Facts, Note, Plot, Report, Section, Table, many, rounded, text_of
+from omniset.trials.comparison import Comparison
 
-DRAWN = 20_000  # cells, at most
-EXPLAINED = 6
-GENES = 15  # shown for each of these
-FEW = 50  # values that a column of obs may have to be taken for categories
-COLUMNS = 4  # of these that are drawn
-BATCHES = 200  # listed
-NEIGHBOURS = 15  # of UMAP
-PARTS = {
-    "loss": "all parts together",
-    "reconstruction": "minus the log-likelihood of the counts",
-    "kl": "divergence from a normal distribution",
-    "alignment": "distance between batches within clusters",
-    "clusters": "distance of cells from the centres of their clusters, no part of the loss",
-}
-WHAT: list[list[Any]] = [
-    ["total", "0.6 bio + 0.4 batch"],
-    ["bio", "mean of the next five: are cells of one type together and apart from others"],
-    ["isolated_labels", "silhouette of the types in the fewest batches"],
-    ["kmeans_nmi", "normalised mutual information of k-means clusters and types"],
-    ["kmeans_ari", "adjusted Rand index of k-means clusters and types"],
-    ["silhouette_label", "silhouette of all types"],
-    ["clisi", "neighbours are of the same type"],
-    ["batch", "mean of the next five: are batches mixed"],
-    ["bras", "batches within a type lie on one another"],
-    ["ilisi", "neighbours are of all batches"],
-    ["kbet", "neighbourhoods have the batches of their type"],
-    ["graph_connectivity", "cells of a type are connected"],
-    ["pcr_comparison", "the variance that batches explain, removed"],
-]
-
-
-# ---------------------------------------------------------------------- what is drawn and explained
-
-
-@dataclass
-class Drawn:
-    """Cells that are drawn: all, or a sample in their order.
-
-    Attributes:
-        rows: Their numbers.
-        z: Their vectors.
-        seen: Whether they have counts of genes that the model knows.
-        library: Their sums of counts; None where counts are not known.
-        groups: Of each column drawn, the category of each cell; "" where it has none.
-        of: Number of all cells.
-    """
-
-    rows: Int[np.ndarray, " drawn"]
-    names: Shaped[np.ndarray, " drawn"]
-    z: Float[np.ndarray, "drawn dim"]
-    seen: Bool[np.ndarray, " drawn"]
-    library: Float[np.ndarray, " drawn"] | None
-    groups: dict[str, np.ndarray] = field(default_factory=dict)
-    of: int = 0
-
-    @property
-    def sentence(self) -> str:
-        return _share(len(self.rows), self.of)
-
-
-def _sampled(cells: int, seed: int) -> Int[np.ndarray, " drawn"]:
-    """At most `DRAWN` of so many cells, in their order."""
-    if cells <= DRAWN:
-        return np.arange(cells)
-    return np.sort(np.random.default_rng(seed).choice(np.arange(cells), DRAWN, replace=False))
-
-
-def _share(drawn: int, cells: int) -> str:
-    return f"All {cells:,} cells." if drawn == cells else f"{drawn:,} of {cells:,} cells, drawn at random."
-
-
-def draw(
-    embedder: CellEmbedder,
-    cells: Cells,
-    codes: Int[np.ndarray, " cells"],
-    batch_key: str | None,
-    seed: int,
-    columns: int = COLUMNS,
-) -> Drawn:
-    """At most `DRAWN` cells, with their vectors, batches and the first columns of obs that have few values."""
-    rows = _sampled(len(cells), seed)
-    z = embedder.embed_cells(cells, rows)
-    groups = {}
-    if len(embedder.batches_) > 1:
-        groups[batch_key or "file"] = np.array(embedder.batches_, dtype=object)[codes[rows]]
-    for name in [name for name in few_values(cells.obs) if name != batch_key][:columns]:
-        values = cells.obs[name].iloc[rows]
-        groups[name] = np.where(values.isna(), "", values.astype(str).to_numpy(dtype=object))
-    matched = cells.on(embedder.genes_)
-    seen = np.concatenate([np.diff(matched.take(rows[i : i + BLOCK]).indptr) > 0 for i in range(0, len(rows), BLOCK)])
-    library = None if any(cells.relative) else cells.library(rows)
-    return Drawn(rows, cells.names[rows], z, seen, library, groups, len(cells))
-
-
-def few_values(obs: pd.DataFrame) -> dict[str, int]:
-    """Columns that could be a batch or a label, and how many values each has: 2 to 50, and at most half the cells."""
-    columns = {}
-    for name in obs.columns:
-        values = obs[name]
-        if pd.api.types.is_float_dtype(values.dtype):
-            continue
-        try:
-            number = int(values.nunique())
-        except TypeError:  # such as lists, or records
-            continue
-        if 2 <= number <= min(FEW, max(len(values) // 2, 2)):
-            columns[str(name)] = number
-    return columns
-
-
-def central(drawn: Drawn, seed: int, most: int = EXPLAINED) -> list[str]:
-    """Names of the cells nearest the centres of k-means clusters, largest cluster first.
-
-    Cells without counts are left out, and those whose name another cell has too.
-    """
-    good = ~pd.Series(drawn.names.astype(str)).duplicated(keep=False).to_numpy() & drawn.seen
-    z = drawn.z[good].astype(np.float64)
-    if not len(z):
-        return []
-    clusters = min(most, len(np.unique(z, axis=0)))
-    kmeans = KMeans(clusters, n_init=1, random_state=seed).fit(z)
-    distances = kmeans.transform(z)
-    order = np.argsort(-np.bincount(kmeans.labels_, minlength=clusters), kind="stable")
-    nearest = dict.fromkeys(int(distances[:, i].argmin()) for i in order)
-    return [str(name) for name in drawn.names[good][list(nearest)]]
-
-
-def components(z: Float[np.ndarray, "cells dim"], number: int = 2) -> Float[np.ndarray, "cells number"]:
-    """The first principal components; the entry of largest size of each axis is positive. Columns of 0 where there are
-    fewer.
-    """
-    centred = z.astype(np.float64) - z.mean(0, dtype=np.float64)
-    _, _, axes = np.linalg.svd(centred, full_matrices=False)
-    axes = axes[:number] * np.sign(axes[np.arange(min(number, len(axes))), np.abs(axes[:number]).argmax(1)])[:, None]
-    places = np.zeros((len(z), number))
-    places[:, : len(axes)] = centred @ axes.T
-    return places
-
-
-def flat(z: Float[np.ndarray, "cells dim"], seed: int) -> tuple[str, Float[np.ndarray, "cells 2"]]:
-    """Places on a plane, and how they were found: UMAP (McInnes et al., "UMAP: uniform manifold approximation and
-    projection for dimension reduction", 2018) where it is installed and there are cells enough, else PCA.
-    """
-    if importlib.util.find_spec("umap") is None or len(z) <= 2 * NEIGHBOURS:
-        return "PCA", components(z)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of its own workings: threads, parts that are not connected
-        import umap
-
-        _kept_compiled()
-        z = z.astype(np.float32)
-        # UMAP's own search for neighbours is compiled anew in each process, which takes longer than all else.
-        distances, nearest = NearestNeighbors(n_neighbors=NEIGHBOURS).fit(z).kneighbors(z)
-        known = nearest, distances.astype(np.float32), None
-        places = umap.UMAP(n_neighbors=NEIGHBOURS, random_state=seed, n_jobs=1, precomputed_knn=known).fit_transform(z)
-    places = np.asarray(places, dtype=np.float64)
-    return "UMAP", np.where(np.isfinite(places), places, 0.0)
-
-
-def _kept_compiled() -> None:
-    """What UMAP compiles at its first use stays on the disk: anew in each process, it would take longer than the rest
-    of a report.
-    """
-    names = {
-        "umap_": ("smooth_knn_dist", "compute_membership_strengths"),
-        "layouts": ("_nb_optimize_layout_euclidean_single_epoch",),
-    }
-    for module, functions in names.items():
-        for name in functions:
-            # Nowhere to write, or a version of UMAP without these: then it is compiled.
-            with contextlib.suppress(ImportError, AttributeError, RuntimeError):
-                getattr(importlib.import_module(f"umap.{module}"), name).enable_caching()
-
-
-# ---------------------------------------------------------------------- a fitted model
+GENES = 15  # shown for a cell that is explained, or a perturbation
+LISTED = 200  # batches, samples
+MUCH = 0.2  # share of unknown cells above which the page speaks up
+Made = tuple[Report, dict[str, Any]]
 
 
 def of_fit(
-    embedder: CellEmbedder,
-    drawn: Drawn,
-    explained: pd.DataFrame | None,
-    batches: pd.DataFrame,
-    run: frame.Run,
-) -> tuple[Report, dict[str, Any]]:
-    """The report on a fitted model.
-
-    Args:
-        drawn: Cells to draw.
-        explained: What `CellEmbedder.explain` gave on a few of them.
-        batches: A row per batch: `batch`, `cells`, and `library`, their median sum of counts.
-    """
+    embedder: CellEmbedder, drawn: Drawn, explained: pd.DataFrame | None, batches: pd.DataFrame, run: frame.Run
+) -> Made:
+    """On a fitted model: cells to draw, what `explain` gave of a few, and `omniset.cells.data.batch_sizes`."""
     sizes, seconds = embedder.sizes_, getattr(embedder, "seconds_", None)
     how, places = flat(drawn.z, int(embedder.seed))
-    first, correlation = _library(drawn)
-    items: list[tuple[str, Any, str]] = [
-        ("cells", sizes["cells"], f"{sizes['validation']:,} kept back" if sizes["validation"] else "none kept back"),
-        ("genes", sizes["genes"], "the vocabulary"),
-        ("batches", len(embedder.batches_), "which the decoder knows"),
-        ("width", embedder.embedding_dim, "of the vectors"),
+    headline = [("cells", sizes["cells"], f"{sizes['validation']:,} kept back"), ("genes", sizes["genes"], "learned")]
+    headline += [] if seconds is None else [("seconds", Cell(f"{seconds:,.0f}", seconds), "of training")]
+    text = "" if len(batches) > 1 else "All cells are taken for one batch: nothing was mixed."
+    watched = [row for row in embedder.history_ if "val_loss" in row] if embedder.patience is not None else []
+    best = int(min(watched, key=lambda row: row["val_loss"])["epoch"]) if watched else None
+    groups = drawn.groups or {"all cells": np.full(len(places), "", dtype=object)}
+    pictures = [plotted(places, labels, how, f"{how} of the vectors, by {name}.") for name, labels in groups.items()]
+    depth, correlation = _depth(drawn)
+    sections = [
+        Section("Batches", text, [_table("Their cells, and median counts per cell.", batches.head(LISTED), half=True)]),
+        frame.learning({"": embedder.history_}, kept_epochs={"": best}),
+        Section("Embedding", f"{drawn.sentence} {remark(how)}", pictures),
+        depth,
+        _genes(explained),
     ]
-    if seconds is not None:
-        items.append(("seconds", Cell(f"{seconds:,.0f}", seconds), "of training"))
-    sections = [_batches(batches), _learning(embedder), _picture(drawn, how, places)]
-    sections += [_depth(drawn, first, correlation), _genes(explained)]
-    how_taught = f"with {many(len(embedder.types_), 'label')}" if embedder.types_ else "without labels"
-    lead = (
-        f"Vectors of cells, learned from {many(sizes['training'], 'cell')} and {sizes['genes']:,} genes {how_taught}."
-    )
+    taught = f"with {many(len(embedder.types_), 'label')}" if embedder.types_ else "without labels"
+    lead = f"Vectors learned from {many(sizes['training'], 'cell')} and {sizes['genes']:,} genes {taught}."
     numbers = {
-        "sizes": sizes,
-        "model": embedder.identity(),
-        "seconds": seconds,
-        "history": embedder.history_,
+        **{"sizes": sizes, "model": embedder.identity(), "seconds": seconds, "history": embedder.history_},
         "batches": batches.to_dict("records"),
         "drawn": {"cells": len(drawn.rows), "of": drawn.of, "by": how, "columns": list(drawn.groups)},
         "library_correlation": correlation,
         "explained": [] if explained is None else explained.to_dict("records"),
     }
-    return frame.compose(run, lead, sections, numbers, headline=items, settings=embedder.get_params())
+    return frame.compose(run, lead, sections, numbers, headline=headline, settings=embedder.get_params())
 
 
-def _batches(batches: pd.DataFrame) -> Section:
-    rows = batches[["batch", "cells", "library"]].head(BATCHES).values.tolist()
-    cut = f" The first {BATCHES} of {len(batches):,}." if len(batches) > BATCHES else ""
-    table = Table(f"Cells of each batch.{cut}", ["batch", "cells", "median counts per cell"], rows, half=True)
-    text = "" if len(batches) > 1 else "All cells are taken for one batch: nothing was mixed."
-    return Section("Batches", text, [table])
-
-
-def _learning(embedder: CellEmbedder) -> Section:
-    history = embedder.history_
-    watched = [row for row in history if "val_loss" in row]
-    best_epoch = None
-    if embedder.patience is not None and watched:
-        best_epoch = int(min(watched, key=lambda row: row["val_loss"])["epoch"])
-    keys = history[0] if history else {}
-    rising = [name for part, name in (("kl", "divergence"), ("alignment", "alignment")) if f"train_{part}" in keys]
-    text = f"The weight of {' and of '.join(rising)} rises over the first half. " if rising else ""
-    parts = [f"{name}: {what}." for name, what in PARTS.items() if f"train_{name}" in keys]
-    return frame.learning({"": history}, kept_epochs={"": best_epoch}, text=f"{text}{' '.join(parts)}")
-
-
-def _picture(drawn: Drawn, how: str, places: Float[np.ndarray, "drawn 2"]) -> Section:
-    groups = drawn.groups or {"all cells": np.full(len(places), "", dtype=object)}
-    blocks: list[Block] = [
-        plotted(places, labels, how, f"{how} of the vectors, by {name}.") for name, labels in groups.items()
+def of_evaluation(evaluation: Evaluation, run: frame.Run) -> Made:
+    """On embeddings beside each other."""
+    comparison, number, checks = evaluation.comparison, len(evaluation.labels), evaluation.checks
+    rows, how, pictures = sampled(number, 0), "PCA", []
+    for method, z in evaluation.embeddings.items():
+        how, places = flat(z[rows], 0)
+        for name, labels in (("batch", evaluation.batches), ("cell type", evaluation.labels)):
+            pictures.append(plotted(places, labels[rows].astype(object), how, f"{method}: {how} by {name}."))
+    single = {name: comparison.table(name, ALL)["value"] for name in (*BIO, *BATCH)}
+    text = "Each method is fitted on all cells. Scores are those of scib-metrics (Luecken et al., 2022): 1 is best."
+    tables = [
+        frame.methods(comparison, ALL, WHOLE[:3], caption="Mean over seeds. Other cells would give other numbers."),
+        _table("Single scores.", pd.DataFrame(single).rename_axis("method").reset_index()),
+        _table("Seconds, median over seeds.", evaluation.seconds().reset_index(), half=True),
+        _table("Every seed", evaluation.transductive[["seed", "method", *WHOLE]], folded=True),
     ]
-    return Section("Embedding", f"{drawn.sentence} {remark(how)}", blocks)
+    sections = [Section("All cells at hand", text, tables)]
+    sections.append(Section("Embeddings", f"{share_drawn(len(rows), number)} {remark(how)}", pictures))
+    text = "No batch was left out of a fit."
+    tables = []
+    if not evaluation.inductive.empty:
+        text = "A batch is left out of the fit, embedded without being named, and its labels told from the others'."
+        every = evaluation.inductive[["seed", "batch", "method", *TRANSFER]]
+        tables = [frame.methods(comparison, NEW, TRANSFER), _table("Every batch", every, folded=True)]
+    sections += [Section("Batches that were not seen", text, tables), _checks(checks)]
+    lead = f"{many(len(comparison.methods), 'method')} on {many(number, 'cell')}, judged by labels that none has seen."
+    totals = comparison.table("total", ALL)["value"].sort_values(ascending=False, kind="stable")
+    headline = [(f"total, {method}", rounded(value), "all cells") for method, value in totals.items()]
+    about = {"advice": evaluation.advice(), "checks": checks, "not_run": evaluation.not_run}
+    about["drawn"] = {"cells": len(rows), "of": number, "by": how}
+    summary = [Note("info", evaluation.advice())]
+    return frame.compose(run, lead, sections, about, headline=headline, summary=summary, comparison=comparison)
 
 
-def remark(how: str) -> str:
-    if how == "UMAP":
-        return "UMAP keeps neighbours together; distances between groups and their sizes mean little."
-    return "The first two principal components; what lies apart in others is not seen."
+def of_annotation(
+    annotator: CellAnnotator, annotation: Annotation, cells: Cells, label: str, sample: str | None, run: frame.Run
+) -> Made:
+    """On what new cells (on the model's genes) are; `label` may have the truth, `sample` has the sample of each."""
+    counts, markers = annotation.by_label(), annotator.markers(annotation, cells)
+    labels, left_out = annotation.table["label"].to_numpy(dtype=object), pd.DataFrame(annotator.left_out_)
+    share = float((labels == UNKNOWN).mean()) if len(labels) else 0.0
+    text = "A cell is unknown where it is stranger than nearly all known cells that were called the same."
+    of_types = _table("Of each type; and of the unknown cells those most like it.", counts)
+    sections = [Section("Calls", text, [of_types]), _beside_reference(annotator, annotation)]
+    if sample is not None:
+        shares = pd.crosstab(cells.obs[sample].astype(str).to_numpy(dtype=object), labels, normalize="index")
+        shown = _table(f"Share of each type in each {sample}.", shares.rename_axis(sample).reset_index().head(LISTED))
+        sections.append(Section("Composition", "", [shown]))
+    confusion = None
+    if label in cells.obs and len(known := np.flatnonzero((truth := labels_of(cells, label)) != None)):  # noqa: E711
+        confusion = pd.crosstab(truth[known].astype(str), labels[known].astype(str))
+        sections.append(_beside_truth(confusion, label, float((truth[known] == labels[known]).mean())))
+    text = "Weight in the logistic regression times how much more of the gene its new cells have than the others."
+    genes = markers.groupby("type", sort=False)["gene"].agg(", ".join).reset_index()
+    sections.append(Section("Markers", text, [_table("Genes by type.", genes)]))
+    if len(left_out):
+        text = "Each type was left out in turn. A low share says that cells of such a new type would pass for another."
+        sections.append(Section("Were a type not in the reference", text, [_table("Its cells kept back.", left_out)]))
+    weights = pd.DataFrame(annotator.weights_.items(), columns=["method", "weight"])
+    sections.append(Section("How it was learned", "", [_table("By calls of cells kept back.", weights, half=True)]))
+    headline = [
+        ("cells", len(labels), "that were annotated"),
+        ("unknown", Cell(f"{share:.1%}", share), f"of known types at most {annotator.error:.1%} of a batch kept back"),
+        ("right", rounded(annotator.kept_back_["right"]), "share of known cells that were kept back"),
+    ]
+    text = f"{share:.0%} of the cells are unknown: of types that the reference lacks, or measured otherwise than it."
+    numbers = {
+        **{"calls": counts.to_dict("records"), "kept_back": annotator.kept_back_, "left_out": annotator.left_out_},
+        **{"weights": annotator.weights_, "markers": markers.to_dict("records")},
+        "confusion": None if confusion is None else confusion.reset_index().to_dict("records"),
+        "model": annotator.embedder_.identity(),
+    }
+    lead = f"Types of {many(len(labels), 'cell')} by a reference with {len(annotation.types)} types."
+    about: dict[str, Any] = {"headline": headline, "settings": annotator.get_params()}
+    return frame.compose(run, lead, sections, numbers, **about, summary=[Note("warning", text)] if share > MUCH else [])
 
 
-def plotted(places: Float[np.ndarray, "rows 2"], labels: Shaped[np.ndarray, " rows"], how: str, caption: str) -> Plot:
-    names, numbers = np.unique(labels.astype(str), return_counts=True)
-    order = np.argsort(-numbers, kind="stable")
-    cells = listed({str(names[i]) or "not known": int(numbers[i]) for i in order})
-    figure = figures.categories(places, labels, f"{how} 1", f"{how} 2")
-    return Plot(figure, f"A point per cell. Cells: {cells}.", caption)
+def of_annotation_evaluation(evaluation: AnnotationEvaluation, run: frame.Run) -> Made:
+    """On types that were called of batches left out."""
+    comparison = evaluation.comparison
+    texts = {
+        NEW: "One batch at a time is left out altogether, and its cells are called by what the others teach.",
+        REMOVED: "Besides, one type is taken out of the reference: its cells are unknown.",
+    }
+    sections = _conditions(comparison, texts, {NEW: ["f1", "right", "kept"], REMOVED: ["auroc", "found", "kept"]})
+    sections.append(Section("Weights", "", [_table("Of our methods.", evaluation.weights, folded=True)]))
+    lead = f"{many(len(comparison.methods), 'method')} that call the types of cells of batches they have not seen."
+    return frame.compose(run, lead, sections, {"not_run": evaluation.not_run}, comparison=comparison)
 
 
-def _library(drawn: Drawn) -> tuple[Float[np.ndarray, " drawn"], float | None]:
-    """The first principal component, and its rank correlation with library sizes."""
-    first = components(drawn.z, 1)[:, 0]
+def of_perturbation(
+    perturber: CellPerturber, evaluation: PerturbationEvaluation | None, foretold: pd.DataFrame | None, run: frame.Run
+) -> Made:
+    """On what a perturbation does; `foretold` is of `CellPerturber.populations`, where new cells were foretold."""
+    numbers: dict[str, Any] = {"widths": list(perturber.shifts_.widths)}
+    sections, more = [], {}
+    if foretold is not None:
+        sections.append(Section("Populations", "", [_table("What is foretold, and of how many cells.", foretold)]))
+    if evaluation is not None:
+        comparison, advice = evaluation.comparison, evaluation.advice()
+        names = [score.name for score in comparison.scores]
+        sections += _conditions(comparison, evaluation.TEXTS, dict.fromkeys(evaluation.TEXTS, names))
+        numbers["advice"], more = advice, {"summary": [Note("info", advice)], "comparison": comparison}
+    table = _table("Mean change of log-normalised counts over known groups.", perturber.largest_changes(GENES))
+    sections.append(Section("Genes that change most", "", [table]))
+    number = len(perturber.shifts_.values)
+    lead = f"Treated cells foretold from untreated ones, by {number} populations before and after."
+    return frame.compose(run, lead, sections, numbers, settings=perturber.plain(), **more)
+
+
+# ---------------------------------------------------------------------- parts
+
+
+def _table(caption: str, rows: pd.DataFrame, **how: Any) -> Table:
+    values = rows.itertuples(index=False, name=None)
+    cells = [[rounded(v) if isinstance(v, float) else v for v in row] for row in values]
+    return Table(caption, [*map(str, rows.columns)], cells, **how)
+
+
+def _conditions(comparison: Comparison, texts: dict[str, str], scores: dict[str, list[str]]) -> list[Section]:
+    """A table of methods for each condition."""
+    tables = {name: frame.methods(comparison, name, scores[name]) for name in comparison.conditions}
+    return [Section(name.capitalize(), texts[name], [table]) for name, table in tables.items()]
+
+
+def _depth(drawn: Drawn) -> tuple[Section, float | None]:
+    """How far the vectors follow library sizes."""
+    first, title = components(drawn.z, 1)[:, 0], "Depth of sequencing"
     if drawn.library is None or not np.ptp(first) or not np.ptp(drawn.library):
-        return first, None
-    return first, float(spearmanr(first, drawn.library).statistic)
-
-
-def _depth(drawn: Drawn, first: Float[np.ndarray, " drawn"], correlation: float | None) -> Section:
-    if drawn.library is None or correlation is None:
-        return Section("Depth of sequencing", "Library sizes are not known, or all the same.")
-    text = (
-        "Vectors should say what a cell is, and not how deeply it was sequenced. Some correlation is biology: cells of "
-        "some types have more RNA."
-    )
+        return Section(title, "Library sizes are not known, or all the same."), None
+    correlation = float(spearmanr(first, drawn.library).statistic)
     figure = figures.points(drawn.library, first, "counts per cell", "first principal component", log=True)
-    caption = (
-        f"First principal component of the vectors against library size. Spearman's correlation {text_of(correlation)}."
-    )
-    return Section("Depth of sequencing", text, [Plot(figure, caption, caption)])
+    caption = f"First principal component against library size. Spearman's correlation {text_of(correlation)}."
+    text = "Vectors should say what a cell is, and not how deeply it was sequenced. Some correlation is biology."
+    return Section(title, text, [Plot(figure, caption, caption)]), correlation
 
 
 def _genes(explained: pd.DataFrame | None) -> Section:
     if explained is None or explained.empty:
         return Section("Genes", "No cell was explained in this run.")
-    text = (
-        "Which genes make a few cells' vectors what they are. Change: how far, along its own direction from the mean "
-        "of all cells, the vector would go back without the gene. Attribution: self-attention attribution, the cell's "
-        "highest is 1."
-    )
-    blocks: list[Block] = []
-    for name, rows in explained.groupby("cell", sort=False):
-        top = rows.head(GENES)
-        alt = f"Bars of change: {listed(dict(zip(top['gene'], top['change'].tolist(), strict=True)))}."
-        figure = figures.bars(top["gene"].tolist(), top["change"].tolist(), "change of the vector")
-        blocks.append(Plot(figure, alt, f"Cell {name}: the genes with the largest change."))
-        columns = ["gene", "count", "change", "attribution"]
-        cells = [[gene, whole(count), *rest] for gene, count, *rest in top[columns].to_numpy(dtype=object).tolist()]
-        blocks.append(Table(f"Cell {name}: the same genes.", columns, cells, half=True))
-    return Section("Genes", text, blocks)
+    text = "Change: how far the vector would go back without the gene. Attribution: the cell's highest is 1."
+    parts: Iterable[tuple[Any, pd.DataFrame]] = explained.drop(columns="cell").groupby(explained["cell"], sort=False)
+    return Section("Genes", text, [_table(f"Cell {name}", rows.head(GENES), half=True) for name, rows in parts])
 
 
-# ---------------------------------------------------------------------- an evaluation
+def _checks(checks: dict[str, Any]) -> Section:
+    numbers = {name: value for name, value in checks.items() if isinstance(value, (int, float))}
+    blocks: list[Block] = [Facts([(figures.words(name), f"{value:,.4g}") for name, value in numbers.items()])]
+    if "thinning" in checks:
+        caption = "Cells with fewer counts: cosine to their full vectors; share with these among the 15 nearest."
+        blocks.append(_table(caption, pd.DataFrame(checks["thinning"])))
+    if "library" in checks:
+        rows = pd.DataFrame(checks["library"].items(), columns=["method", "|correlation|"])
+        blocks.append(_table("Of library size with any of the first five principal components.", rows, half=True))
+    return Section("Checks", "On our model of the first seed." if checks else "Nothing was checked.", blocks)
 
 
-def of_evaluation(evaluation: Evaluation, run: frame.Run) -> tuple[Report, dict[str, Any]]:
-    """The report on an evaluation: verdict and gates first, then every method."""
-    drawn, how = _pictures(evaluation)
-    measured = Section(
-        "What is measured",
-        "All scores are scaled so that 1 is best. They are those of scib-metrics (Luecken et al., 2022).",
-        [Table("The scores.", ["score", "what it is"], WHAT)],
-    )
-    sections = [_all_cells(evaluation), drawn, _new_batches(evaluation), _checks(evaluation), measured]
-    comparison, cells = evaluation.comparison, len(evaluation.labels)
-    lead = (
-        f"{many(len(comparison.methods), 'method')} on {many(cells, 'cell')}, judged by labels that no method has seen."
-    )
-    totals = comparison.table("total", ALL)["value"].sort_values(ascending=False, kind="stable")
-    numbers = {
-        **{"advice": evaluation.advice(), "checks": evaluation.checks, "not_run": evaluation.not_run},
-        **{"drawn": {"cells": min(cells, DRAWN), "of": cells, "by": how}},
-    }
-    return frame.compose(
-        run,
-        lead,
-        sections,
-        numbers,
-        headline=[(f"total, {method}", rounded(value), "all cells") for method, value in totals.items()],
-        summary=[Note("info", evaluation.advice())],
-        comparison=comparison,
-    )
+def _beside_reference(annotator: CellAnnotator, annotation: Annotation) -> Section:
+    """New cells and the reference's on one plane."""
+    learned = annotator.network_.classifiers
+    new, places = learned.place(torch.from_numpy(annotation.z)).numpy(), learned.places.numpy()
+    of_new, of_known = (sampled(len(z), annotator.seed, DRAWN // 2) for z in (new, places))
+    how, where = flat(np.concatenate((places[of_known], new[of_new])), int(annotator.seed))
+    types = np.array(annotation.types, dtype=object)[learned.labels.numpy()[of_known]]
+    called = annotation.table["label"].to_numpy(dtype=object)[of_new]
+    kinds = np.repeat(np.array(["reference", "new"], dtype=object), [len(of_known), len(of_new)])
+    pictures = [
+        plotted(where, kinds, how, f"{how} of the vectors: reference and new cells."),
+        plotted(where[: len(types)], types, how, "The reference, by its labels."),
+        plotted(where[len(types) :], called, how, "New cells, by what they are called."),
+    ]
+    text = f"{len(of_known):,} reference cells and {len(of_new):,} new ones on one plane. {remark(how)}"
+    return Section("New cells on the reference", text, pictures)
 
 
-def _all_cells(evaluation: Evaluation) -> Section:
-    comparison, seeds = evaluation.comparison, evaluation.transductive["seed"].nunique()
-    caption = f"Mean over {many(seeds, 'seed')}. What other cells would give cannot be told from one data set."
-    blocks: list[Block] = [frame.methods(comparison, ALL, ["total", "bio", "batch"], caption=caption)]
-    for caption, names in (("Cell types together", BIO), ("Batches mixed", BATCH)):
-        tables = [comparison.table(name, ALL)["value"] for name in names]
-        rows = [[method, *(rounded(table[method]) for table in tables)] for method in tables[0].index]
-        blocks.append(Table(f"{caption}: single scores.", ["method", *names], rows))
-    seconds = evaluation.seconds().itertuples(name=None)
-    rows = [[method, rounded(fit, 1), rounded(embed, 1)] for method, fit, embed in seconds]
-    blocks.append(Table("Seconds, median over seeds.", ["method", "fit", "embedding"], rows, half=True))
-    blocks.append(_rows("Every seed", evaluation.transductive, ["seed", "method"], WHOLE))
-    return Section("All cells at hand", "Each method is fitted on all cells, with batches and without labels.", blocks)
-
-
-def _new_batches(evaluation: Evaluation) -> Section:
-    title = "Batches that were not seen"
-    if evaluation.inductive.empty:
-        return Section(title, "No batch was left out of a fit.")
-    text = (
-        "One batch at a time is left out of the fit altogether and then embedded without being named; its labels are "
-        "told from those of the other batches by 15 nearest neighbours, and by a linear classifier."
-    )
-    means = frame.methods(evaluation.comparison, NEW, TRANSFER)
-    every = _rows("Every batch", evaluation.inductive, ["seed", "batch", "method"], TRANSFER)
-    return Section(title, text, [means, every])
-
-
-def _rows(caption: str, scored: pd.DataFrame, names: list[str], scores: Sequence[str]) -> Table:
-    rows = [[*(row[n] for n in names), *(rounded(row[n]) for n in scores)] for row in scored.to_dict("records")]
-    return Table(caption, [*names, *scores], rows, folded=True)
-
-
-def _pictures(evaluation: Evaluation) -> tuple[Section, str]:
-    number = len(evaluation.labels)
-    rows = _sampled(number, 0)
-    blocks: list[Block] = []
-    how = "PCA"
-    for method, z in evaluation.embeddings.items():
-        how, places = flat(z[rows], 0)
-        for name, labels in (("batch", evaluation.batches), ("cell type", evaluation.labels)):
-            caption = f"{method}: {how} by {name}."
-            blocks.append(plotted(places, labels[rows].astype(object), how, caption))
-    return Section("Embeddings", f"Of the first seed. {_share(len(rows), number)} {remark(how)}", blocks), how
-
-
-def _checks(evaluation: Evaluation) -> Section:
-    checks = evaluation.checks
-    texts = {
-        "determinism": "largest difference of vectors between two fits",
-        "order": "between cells embedded in this and in another order",
-        "alone": "between cells embedded together and one by one",
-        "cells_per_second": "cells embedded per second",
-        "training_seconds": "seconds of training",
-        "peak_memory_mb": "peak memory, MiB",
-    }
-    pairs = [(text, f"{checks[name]:,.4g}") for name, text in texts.items() if checks.get(name) is not None]
-    blocks: list[Block] = [Facts(pairs)] if pairs else []
-    if checks.get("thinning"):
-        by = {(row["method"], row["kept"]): row for row in checks["thinning"]}
-        methods = list(dict.fromkeys(row["method"] for row in checks["thinning"]))
-        rows = [
-            [method, *(rounded(by[method, share][what]) for share in THINNED for what in ("cosine", "found"))]
-            for method in methods
-        ]
-        columns = ["method", *(f"{share:.0%} kept: {what}" for share in THINNED for what in ("cosine", "found"))]
-        caption = (
-            "Cells with fewer counts, thinned at random. Cosine: of a cell's two vectors. Found: share of cells whose "
-            "own full vector is among the 15 nearest."
-        )
-        blocks.append(Table(caption, columns, rows))
-    if checks.get("library"):
-        rows = [[method, rounded(value)] for method, value in checks["library"].items()]
-        caption = "Largest rank correlation of library size with one of the first five principal components."
-        blocks.append(Table(caption, ["method", "|correlation|"], rows, half=True))
-    text = "On our model of the first seed." if blocks else "Nothing was checked."
-    return Section("Checks", text, blocks)
+def _beside_truth(confusion: pd.DataFrame, label: str, right: float) -> Section:
+    names = [str(name) for name in confusion.index], [str(name) for name in confusion.columns]
+    figure = figures.heat_map(confusion.div(confusion.sum(axis=1), axis=0).to_numpy(), *names, label="share of the row")
+    text = f"New cells have {label} too. It was not read before; {right:.1%} are called the same."
+    plot = Plot(figure, f"Rows are {label}, columns what was called. {text}", "Each row adds up to 1.", half=False)
+    table = _table("The same as numbers of cells.", confusion.rename_axis(label).reset_index(), folded=True)
+    return Section("Beside the truth", text, [plot, table])

@@ -1,4 +1,4 @@
-"""The seed's network of cells as it is written there: CLS, post-norm transformer, decoder; its loss, its sampling.
+"""The seed's network of cells as it is written there: CLS, post-norm transformer, decoder; loss, sampling, training.
 
 Source: the document "State Embedding Neural Network Architecture"; for what it leaves open, the public original
 (Adduri et al., "Predicting cellular responses to perturbation across diverse contexts with State", 2025). Where the two
@@ -7,19 +7,25 @@ differ, the document is followed, or this file says why not.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+import scipy.sparse as sp
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
+from omniset.cells.data import Cells
+from omniset.cells.training import Blocks
 from omniset.core.checks import check_sizes
 from omniset.core.sets import SetBatch
 from omniset.layers import SetAttentionBlock
+from omniset.training.data import Key
+from omniset.training.fit import TrainingModule
 
 Genes: TypeAlias = Int[Tensor, "cells genes"]  # (B, N) positions in the table of vectors
 Counts: TypeAlias = Float[Tensor, "cells genes"]
@@ -27,6 +33,17 @@ Multiplicity: TypeAlias = Shaped[Tensor, "cells genes"]
 Vectors: TypeAlias = Float[Tensor, "cells out"]
 BINS, COUNT_DIM = 10, 512
 SLOTS, POSITIVES, NEGATIVES, SHARED = 2048, 512, 512, 512
+CLIP = 0.8  # of the gradient's norm
+SENTENCES = {"slots": SLOTS, "positives": POSITIVES, "negatives": NEGATIVES}
+# What encoder_options may set beside those: the branches of the network, and the genes that a batch shares.
+DEFAULTS: dict[str, Any] = {
+    **SENTENCES,
+    "shared": SHARED,
+    "token_dim": None,
+    "read_counts": True,
+    "dataset_token": True,
+    "depth_scalar": True,
+}
 
 
 class SkipBlock(nn.Module):
@@ -81,7 +98,7 @@ class SeedModel(nn.Module):
     Every branch is optional: counts, the depth scalar, datasets. The dataset vector of the decoder is a linear map of
     the dataset token's output, and the dataset head has SiLU and LayerNorm between its layers, as in the public
     original; the document gives their widths only. Otherwise than there, the CLS token gets no count, padding is not
-    attended to, and the vectors of task genes are normalised as well.
+    attended to, the vectors of task genes are normalised as well, and tokens are not multiplied by sqrt(dim).
 
     Args:
         vectors: Of the genes; kept as they are, and stored with the model. None: a table that is learned.
@@ -95,7 +112,6 @@ class SeedModel(nn.Module):
         dataset_dim: Width of the decoder's dataset vector.
         depth_scalar: Does the decoder read a number that says how deeply the cell was sequenced?
         dropout: Of the outputs of attention and FFN and within the dataset head, in training.
-        scale_tokens: Multiply the encoded tokens by sqrt(dim), as the public original does; not those of task genes.
 
     Raises:
         ValueError: A size out of bounds; vectors of another shape or not finite.
@@ -118,7 +134,6 @@ class SeedModel(nn.Module):
         dataset_dim: int = 10,
         depth_scalar: bool = True,
         dropout: float = 0.0,
-        scale_tokens: bool = False,
     ) -> None:
         super().__init__()
         check_sizes(genes=genes, token_dim=token_dim, depth=depth, ffn_dim=ffn_dim, output_dim=output_dim)
@@ -128,7 +143,6 @@ class SeedModel(nn.Module):
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout must be >= 0 and < 1, got {dropout!r}")
         self.genes, self.datasets, self.depth_scalar = genes, datasets, depth_scalar
-        self.scale = dim**0.5 if scale_tokens else 1.0
         if vectors is None:
             self.vectors = nn.Parameter(torch.randn(genes, token_dim))
         else:
@@ -186,7 +200,7 @@ class SeedModel(nn.Module):
         if multiplicity is None:
             multiplicity = torch.ones_like(genes, dtype=self.cls.dtype)
         present = multiplicity > 0
-        elements = self._encoded(genes.where(present, 0)) * self.scale
+        elements = self._encoded(genes.where(present, 0))
         if counts is not None and self.count_encoder is not None:
             elements = elements + self.count_encoder(counts.where(present, 0))
         elements = elements.where(present[..., None], 0)
@@ -244,6 +258,16 @@ class SeedModel(nn.Module):
         same = torch.cat(given, 1)[:, None].expand(-1, genes.shape[1], -1)  # for all genes of a cell
         return self.binary_decoder(torch.cat([self._encoded(genes), same], 2))[..., 0]
 
+    def decode_all(self, z: Vectors, depth: float) -> Float[Tensor, "cells genes"]:
+        """log(1 + count) of all genes, as expected of no dataset in particular (its vector is 0).
+
+        Args:
+            depth: Mean log(1 + count) of expressed genes.
+        """
+        tasks = torch.arange(self.genes, device=z.device).expand(len(z), -1)
+        dataset = z.new_zeros(len(z), self.dataset_embedder.out_features) if self.datasets else None
+        return self.decode(z, tasks, z.new_full((len(z),), depth) if self.depth_scalar else None, dataset)
+
     def dataset_vector(self, output: Vectors) -> Float[Tensor, "cells dataset_dim"]:
         """The decoder's dataset vector (B, dataset_dim), from the dataset token's output (B, out)."""
         self._need_datasets()
@@ -290,7 +314,7 @@ class SeedModel(nn.Module):
         return self.encoder(F.normalize(self.vectors[distinct], dim=-1))[where]
 
     def _special(self, token: Tensor, cells: int) -> Float[Tensor, "cells 1 dim"]:
-        return (self.encoder(token) * self.scale).expand(cells, 1, -1)
+        return self.encoder(token).expand(cells, 1, -1)
 
 
 def _check_vectors(vectors: Tensor, genes: int, token_dim: int) -> None:
@@ -341,33 +365,6 @@ def seed_loss(
     return loss
 
 
-def expressed_loss(
-    prediction: Float[Tensor, "cells tasks"],
-    target: Float[Tensor, "cells tasks"],
-    mask: Bool[Tensor, "cells tasks"] | None = None,
-    dataset_logits: Float[Tensor, "cells datasets"] | None = None,
-    datasets: Int[Tensor, " cells"] | None = None,
-) -> Float[Tensor, ""]:
-    """Whether each task gene is expressed, in place of how much:
-
-        mean_i mean_t BCE(y_hat_it, y_it > 0)  -  mean_i log p(dataset of i)
-
-    with y_hat the logit, and BCE binary cross-entropy. Arguments: as `seed_loss`.
-
-    Raises:
-        ValueError: One of dataset_logits and datasets without the other.
-    """
-    if (dataset_logits is None) != (datasets is None):
-        raise ValueError("dataset_logits and datasets must be given together")
-    mask = torch.ones_like(target, dtype=torch.bool) if mask is None else mask
-    each = F.binary_cross_entropy_with_logits(prediction, (target > 0).to(prediction), reduction="none").where(mask, 0)
-    counted = mask.any(1)
-    loss = (each.sum(1) / mask.sum(1).clamp(min=1)).sum() / counted.sum().clamp(min=1)
-    if dataset_logits is not None and datasets is not None:
-        loss = loss + F.cross_entropy(dataset_logits, datasets)
-    return loss
-
-
 def _mean_norm(error: Float[Tensor, "rows entries"], mask: Bool[Tensor, "rows entries"]) -> Float[Tensor, ""]:
     """Mean Euclidean norm of the rows of which anything counts; 0 without any. Its gradient at a norm of 0 is 0."""
     return torch.linalg.vector_norm(error, dim=1).sum() / mask.any(1).sum().clamp(min=1)
@@ -411,7 +408,7 @@ class SeedBatch:
     def __len__(self) -> int:
         return len(self.genes)
 
-    def to(self, device: torch.device) -> SeedBatch:
+    def to(self, device: torch.device | str) -> SeedBatch:
         moved: dict[str, Any] = {name: t if t is None else t.to(device) for name, t in vars(self).items()}
         return SeedBatch(**moved)
 
@@ -493,3 +490,96 @@ def collate(sentences: Sequence[Sentence]) -> SeedBatch:
         mask=padded([s.mask for s in sentences], torch.bool),
         depth=torch.tensor([s.depth for s in sentences]),
     )
+
+
+def options_of(given: dict[str, Any] | None) -> dict[str, Any]:
+    """The defaults, and what is given.
+
+    Raises:
+        TypeError: A name that is none of them.
+    """
+    unknown = sorted(set(given or {}) - set(DEFAULTS))
+    if unknown:
+        raise TypeError(f"architecture 'seed' does not take {', '.join(unknown)}; it takes {', '.join(DEFAULTS)}")
+    return DEFAULTS | (given or {})
+
+
+class SeedBatches:
+    """Batches of sentences by (epoch, position) pairs; drawn from (seed, epoch, cells) alone."""
+
+    def __init__(self, cells: Cells, batch: Int[np.ndarray, " cells"], options: dict[str, Any], seed: int) -> None:
+        self.cells, self.batch, self.options, self.seed = cells, batch, options, seed
+        self.blocks = {True: Blocks(cells), False: Blocks(cells)}
+
+    def __call__(self, keys: list[Key], training: bool) -> SeedBatch:
+        rows = np.array([i for _, i in keys])
+        rng = np.random.default_rng([self.seed, keys[0][0] if training else 2**31, zlib.crc32(rows.tobytes())])
+        shared = draw_shared(len(self.cells.genes), rng, self.options["shared"])
+        made = sentences(self.cells, rows, self.blocks[training].take(rows), self.options, rng, shared)
+        return replace(made, datasets=torch.from_numpy(self.batch[rows]))
+
+
+def sentences(
+    cells: Cells,
+    rows: Int[np.ndarray, " rows"],
+    counts: sp.csr_array,
+    options: dict[str, Any],
+    rng: np.random.Generator | None,
+    shared: Int[np.ndarray, " shared"] | None = None,
+) -> SeedBatch:
+    """The sentences of some cells with these counts. Without rng each is drawn by a generator of its own, so that it
+    depends on its cell alone.
+    """
+    sizes = {name: options[name] for name in SENTENCES} if rng is not None else {"slots": options["slots"]}
+    drawn = []
+    for values, measured in zip(counts.toarray(), cells.measured[cells.source_of[rows]], strict=True):
+        of_cell = np.random.default_rng(0) if rng is None else rng
+        drawn.append(sentence(values, of_cell, shared, measured=measured, **sizes))
+    return collate(drawn)
+
+
+class SeedModule(TrainingModule):
+    """The seed's loss, gradients clipped to a norm of 0.8.
+
+    Args:
+        shared: Genes that all cells of a batch share as tasks.
+    """
+
+    network: SeedModel
+    clip = CLIP
+
+    def __init__(self, network: SeedModel, *arguments: Any, shared: int, **more: Any) -> None:
+        super().__init__(network, *arguments, **more)
+        self.shared = shared
+
+    def training_step(self, batch: SeedBatch, index: int) -> Tensor:
+        return self._step(batch, "train")
+
+    def validation_step(self, batch: SeedBatch, index: int) -> None:
+        self._step(batch, "val")
+
+    def _step(self, batch: SeedBatch, stage: str) -> Tensor:
+        network = self.network
+        depth = batch.depth if network.depth_scalar else None
+        output = network(*read_by(network, batch), batch.tasks, depth)
+        shared, datasets = min(self.shared, network.genes), batch.datasets if network.datasets else None
+        loss = seed_loss(output.prediction, batch.targets, shared, batch.mask, output.dataset_logits, datasets)
+        self.log(f"{stage}_loss", loss, on_step=False, on_epoch=True, batch_size=len(batch), prog_bar=True)
+        return loss
+
+
+def read_by(network: SeedModel, batch: SeedBatch) -> tuple[Tensor, Tensor | None, Tensor]:
+    """What the network reads of sentences: genes, counts where it reads them, multiplicities."""
+    return batch.genes, batch.counts if network.count_encoder is not None else None, batch.multiplicity
+
+
+def read_alone(
+    network: SeedModel,
+    cells: Cells,
+    rows: Int[np.ndarray, " rows"],
+    counts: sp.csr_array,
+    encoder_options: dict[str, Any] | None,
+    device: torch.device | str = "cpu",
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """What the network reads of some cells, of these counts, where each sentence depends on its cell alone."""
+    return read_by(network, sentences(cells, rows, counts, options_of(encoder_options), None).to(device))

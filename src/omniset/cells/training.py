@@ -1,9 +1,9 @@
-"""Training of cells: blocks of cells as they come from files, genes hidden from the input, and the losses of z."""
+"""Training of cells: blocks as they come from files, genes hidden from the input, the losses of z, and how it ended."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,22 +13,25 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from omniset.cells.completing import principal_axes
 from omniset.cells.data import Cells
-from omniset.cells.losses import loss
-from omniset.cells.model import SCALE, CellEncoder, CellModel
+from omniset.cells.metrics import LISI_NEIGHBOURS, lisi, neighbours
+from omniset.cells.model import SCALE, CellEncoder, CellModel, negative_binomial_loss, principal_axes
+from omniset.report.blocks import many
 from omniset.training.data import EpochSampler, Key, Lesson
 from omniset.training.fit import TrainingModule
 
 BLOCK = 64  # cells that are next to each other in a file and are read together
 WINDOW = 64  # blocks that are shuffled into each other
-CLUSTERS = 5.0  # weight of the centres' distance from their cells: how fast they follow
+SETTLED = 0.01  # relative change of the loss in the last tenth of the epochs
+EPOCHS = 10  # at least, to tell
+FOLLOW = 5.0  # weight of the centres' distance from their cells: how fast they follow
 SAMPLE = 20_000  # cells, at most, whose principal axes are computed
+HIDDEN = 0.2  # mean share of a cell's expressed genes that the encoder may not see, and has to predict
 LOOKED_AT = 2_000  # cells, at most, whose batches are looked at
 
 
 def start_from_axes(
-    encoder: CellEncoder, cells: Cells, rows: Int[np.ndarray, " rows"], seed: int, tokens: bool = True
+    encoder: CellEncoder, cells: Cells, rows: Int[np.ndarray, " rows"], seed: int
 ) -> tuple[Int[np.ndarray, " some"], Float[np.ndarray, "some components"]] | None:
     """Set tokens to where genes lie on the principal axes of log-normalised counts, and what fills in genes.
 
@@ -36,34 +39,19 @@ def start_from_axes(
 
     Genes that go together then have like tokens, which takes long to learn, and of few cells is learned amiss. Axes are
     those of at most 20,000 of the cells, evenly spaced; what is left of the width is 0.
-
-    Args:
-        tokens: Whether they are set.
     """
     some = rows[np.unique(np.linspace(0, len(rows) - 1, min(len(rows), SAMPLE)).astype(np.int64))]
-    counts = sp.csr_array(cells.take(some), dtype=np.float64)
+    values = sp.csr_array(cells.take(some), dtype=np.float64)
     measured = None if cells.measured.all() else cells.measured[cells.source_of[some]]
-    own, completion = encoder.tokens.own if tokens else None, encoder.completion
-    places, values = None, counts
-    if own is not None or encoder.counts == "multiplicity":
-        library = np.maximum(cells.library(some), np.finfo(np.float64).tiny)
-        values = counts.copy()
-        values.data = np.log1p(counts.data / np.repeat(library, np.diff(counts.indptr)) * SCALE)
-        places = principal_axes(values, measured, encoder.width, seed)
-    if own is not None and places is not None:
-        vectors = places.components.T * np.sqrt(places.variances)
-        if (spread := np.sqrt(np.square(vectors).mean())) > 0:
-            with torch.no_grad():
-                own.zero_()[:, : vectors.shape[1]] = torch.from_numpy(vectors / spread).to(own)
-    if completion is not None:
-        if encoder.counts == "log1p":
-            values = counts
-            values.data = np.log1p(counts.data)
-            places = principal_axes(values, measured, encoder.width, seed)
-        if places is not None:
-            completion.learn(places)
+    library = np.maximum(cells.library(some), np.finfo(np.float64).tiny)
+    values.data = np.log1p(values.data / np.repeat(library, np.diff(values.indptr)) * SCALE)
+    places = principal_axes(values, measured, encoder.tokens.shape[1], seed)
     if places is None:
         return None
+    vectors = places.components.T * np.sqrt(places.variances)
+    if (spread := np.sqrt(np.square(vectors).mean())) > 0:
+        encoder.tokens.zero_()[:, : vectors.shape[1]] = torch.from_numpy(vectors / spread).to(encoder.tokens)
+    encoder.completion.learn(places)
     look = np.unique(np.linspace(0, len(some) - 1, min(len(some), LOOKED_AT)).astype(np.int64))
     away = values[look].toarray() - places.middle
     if measured is not None:
@@ -160,7 +148,6 @@ class CellBatches:
 
     Args:
         batch: Number of the batch of each cell.
-        hide: Mean share of a cell's expressed genes that are hidden from the encoder.
         types: Number of the type of each cell, -1 where not known.
     """
 
@@ -168,11 +155,10 @@ class CellBatches:
         self,
         cells: Cells,
         batch: Int[np.ndarray, " cells"],
-        hide: float,
         seed: int,
         types: Int[np.ndarray, " cells"] | None = None,
     ) -> None:
-        self.cells, self.batch, self.hide, self.seed, self.types = cells, batch, hide, seed, types
+        self.cells, self.batch, self.seed, self.types = cells, batch, seed, types
         self.blocks = {True: Blocks(cells), False: Blocks(cells)}
         self.measured = None if cells.measured.all() else cells.measured
 
@@ -183,7 +169,7 @@ class CellBatches:
         rng = np.random.default_rng([self.seed, epoch, zlib.crc32(rows.tobytes())])
         cell = np.repeat(np.arange(len(rows)), np.diff(counts.indptr))
         # Cells differ in how much is hidden: none to twice the mean.
-        share = rng.uniform(0, 2 * self.hide, len(rows))[cell]
+        share = rng.uniform(0, 2 * HIDDEN, len(rows))[cell]
         hidden = rng.random(len(share)) < share
         return CellBatch(
             torch.from_numpy(counts.toarray()),
@@ -223,24 +209,24 @@ def lesson(
 
 
 class CellModule(TrainingModule):
-    """Evidence lower bound of the counts plus alignment of the batches, and of labelled cells their types.
+    """Likelihood of the counts plus alignment of the batches, and of labelled cells their types.
 
-        loss = -log p(counts | z, batch) + w beta KL(q(z | seen) || N(0, 1)) + w lambda |z - moved z|^2
+        loss = -log p(counts | z, batch) + w lambda |z - moved z|^2
                + gamma (-log p(type | z), see `omniset.cells.model.TypeHead`)
 
-    (Kingma & Welling, "Auto-encoding variational Bayes", 2014; Lopez et al., "Deep generative modeling for single-cell
-    transcriptomics", 2018), with w rising from 0 to 1 over the first half of the steps.
+    (Lopez et al., "Deep generative modeling for single-cell transcriptomics", 2018, without its noise and prior), with
+    w rising from 0 to 1 over the first half of the steps.
 
     Args:
-        objective: likelihood, beta, alignment (lambda) and label_weight (gamma), as in CellEmbedder; condition, whether
-            the decoder reads the batch.
+        alignment: lambda.
+        label_weight: gamma.
     """
 
     network: CellModel
 
-    def __init__(self, network: CellModel, *arguments: Any, objective: dict[str, Any], **more: Any) -> None:
+    def __init__(self, network: CellModel, *arguments: Any, alignment: float, label_weight: float, **more: Any) -> None:
         super().__init__(network, *arguments, **more)
-        self.objective = objective
+        self.alignment, self.label_weight = alignment, label_weight
 
     def training_step(self, batch: CellBatch, index: int) -> Tensor:
         done = self.global_step / max(int(self.trainer.estimated_stepping_batches), 1)
@@ -250,39 +236,66 @@ class CellModule(TrainingModule):
         self._step(batch, "val", 1.0)
 
     def _step(self, batch: CellBatch, stage: str, warm: float) -> Tensor:
-        network, weight = self.network, self.objective
-        mean, log_variance = network.encoder(batch.seen, batch.library, measured=batch.measured)
-        z = mean
-        if stage == "train" and weight["beta"]:
-            z = mean + torch.randn_like(mean) * (0.5 * log_variance).exp()
-        batches = network.decoder.batches
-        one_hot = torch.nn.functional.one_hot(batch.batch, batches).to(z.dtype) * weight["condition"]
+        network, batches = self.network, self.network.decoder.batches
+        z = network.encoder(batch.seen, batch.library, measured=batch.measured)
+        one_hot = torch.nn.functional.one_hot(batch.batch, batches).to(z.dtype)
         log_share = network.decoder(z, one_hot, batch.measured)
-        parts = {
-            "reconstruction": loss(
-                weight["likelihood"],
-                batch.counts,
-                batch.where,
-                log_share,
-                network.decoder.log_dispersion,
-                batch.measured,
-            ).mean()
-        }
-        total = parts["reconstruction"]
-        if weight["beta"]:
-            parts["kl"] = 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).sum(1).mean()
-            total = total + warm * weight["beta"] * parts["kl"]
-        if weight["alignment"] and batches > 1 and stage == "train":
-            moved, clusters = network.alignment(mean, batch.batch)
+        dispersion = network.decoder.log_dispersion
+        total = negative_binomial_loss(batch.counts, batch.where, log_share, dispersion, batch.measured).mean()
+        parts = {"reconstruction": total}
+        if self.alignment and batches > 1 and stage == "train":
+            moved, clusters = network.alignment(z, batch.batch)
             parts["alignment"] = moved
-            total = total + warm * weight["alignment"] * moved
-            parts["clusters"] = CLUSTERS * clusters
+            total = total + warm * self.alignment * moved
+            parts["clusters"] = FOLLOW * clusters
         if network.types is not None and batch.types is not None:
-            parts["types"] = network.types(mean, batch.types)
-            total = total + weight["label_weight"] * parts["types"]
-        several: dict[str, Any] = {"on_step": False, "on_epoch": True, "batch_size": len(mean)}
+            parts["types"] = network.types(z, batch.types)
+            total = total + self.label_weight * parts["types"]
+        several: dict[str, Any] = {"on_step": False, "on_epoch": True, "batch_size": len(z)}
         self.log(f"{stage}_loss", total, prog_bar=True, **several)
         for name, value in parts.items():
             self.log(f"{stage}_{name}", value, **several)
         # The centres follow the cells, which do not feel them: this is no part of the model's own loss.
         return total + parts.get("clusters", 0.0)
+
+
+def batches_near(points: Float[np.ndarray, "cells dim"], codes: Int[np.ndarray, " cells"]) -> float:
+    """How many batches the neighbours of a cell are of, in effect: mean of `omniset.cells.metrics.lisi`."""
+    return float(lisi(neighbours(points.astype(np.float64), LISI_NEIGHBOURS), codes).mean())
+
+
+def batches_mixed(
+    before: Float[np.ndarray, "cells components"],
+    after: Float[np.ndarray, "cells dim"],
+    codes: Int[np.ndarray, " cells"],
+) -> str:
+    """A sentence on how far the batches are mixed.
+
+    Args:
+        before: Principal components of the cells.
+        after: Their vectors.
+        codes: Their batches.
+    """
+    numbers = np.unique(codes, return_inverse=True)[1]
+    shares = np.bincount(numbers) / len(numbers)
+    return (
+        f"batches among the neighbours of a cell, in effect: {batches_near(before, numbers):.2f} by principal "
+        f"components, {batches_near(after, numbers):.2f} by the vectors, {1 / np.square(shares).sum():.2f} among all "
+        "cells"
+    )
+
+
+def loss_settled(history: Sequence[dict[str, Any]]) -> str:
+    """A sentence on whether the loss of training had settled: it changed by at most 1 % over the last epochs.
+
+    The mean over the last tenth of the epochs is compared with that over the tenth before.
+    """
+    losses = [epoch["train_loss"] for epoch in history if epoch.get("train_loss") is not None]
+    if len(losses) < EPOCHS:
+        return f"whether the loss had settled cannot be told from {many(len(losses), 'epoch')}, {EPOCHS} are needed"
+    tenth = len(losses) // 10
+    last, earlier = np.mean(losses[-tenth:]), np.mean(losses[-2 * tenth : -tenth])
+    change = abs(last - earlier) / max(abs(earlier), np.finfo(float).tiny)
+    if change <= SETTLED:
+        return f"the loss settled: it changed by {change:.1%} in the last tenth of the epochs"
+    return f"the loss had not settled, more epochs may help: it changed by {change:.1%} in the last tenth of them"

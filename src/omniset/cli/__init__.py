@@ -80,7 +80,6 @@ def _commands() -> dict[str, Any]:
             "embed": cells.embed,
             "annotate": cells.annotate,
             "perturb": cells.perturb,
-            "vectors": cells.vectors,
             "decode": cells.decode,
             "explain": cells.explain_cells,
             "evaluate": cells.evaluate,

@@ -1,14 +1,21 @@
-"""`omniset cells`: inspect, fit, embed, annotate, perturb, decode, explain, evaluate."""
+"""`omniset cells`: inspect, fit, embed, annotate, perturb, decode, explain, evaluate. A command is one function."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from omniset.cells.options import AnnotatorOptions, EmbedderOptions, PerturberOptions, Reading
 from omniset.cli.options import Saving, given, split, takes
 from omniset.cli.parts import in_parts
 from omniset.options import Computing
+from omniset.runs.console import noted, say, say_notes
+
+if TYPE_CHECKING:
+    from omniset.cells.data import Cells
+    from omniset.cells.embedder import CellEmbedder
 
 VECTORS = (".h5ad", ".npy", ".parquet", ".csv", ".tsv")  # files that embed writes
 
@@ -19,7 +26,6 @@ def inspect(
     files: list[str],
     batch_key: str | None = None,
     model: Path | None = None,
-    gene_vectors: Path | None = None,
     aliases: Path | None = None,
     **options: Any,
 ) -> None:
@@ -31,12 +37,20 @@ def inspect(
         files: An .h5ad file, a zarr store, a 10x .h5 file, a pattern such as "runs/*.h5ad", or several of these.
         batch_key: Column of obs with the batch, as fit would be given it.
         model: Folder that fit wrote: says how many of its genes are here.
-        gene_vectors: Vectors of genes: says how many of the genes here have one.
         aliases: Table of two columns, alias and name, for genes that are spelled otherwise than there.
     """
-    from omniset.cells import runs
+    from omniset.cells import inspection
+    from omniset.cells.embedder import CellEmbedder
 
-    runs.inspect(files, given(Reading, options), options["progress"], batch_key, model, gene_vectors, aliases)
+    others = _aliases(aliases)
+    embedder = None if model is None else CellEmbedder.load(model)
+    with noted() as notes, _opened(files, options) as cells:
+        scan = cells.scan(options["progress"])
+        inspection.describe(cells, scan)
+        if embedder is not None:
+            inspection.match_model(cells, embedder, model, others)
+        inspection.plan(cells, batch_key, int((scan.cells > 0).sum()))
+        say_notes(notes())
 
 
 @takes(Reading)
@@ -66,8 +80,8 @@ def fit(
         label: Column of obs with the types of some or all cells, which vectors are taught to tell apart too. Cells
             without one teach as ever. null: no labels are used.
         out: Folder for the model and its report.
-        gene_vectors: Vectors of genes, such as ESM2's or gene2vec's, beside `gene_tokens`: a .pt,
-            .safetensors, .npz or .npy file, or text with a gene per line.
+        gene_vectors: Vectors of genes, such as ESM2's or gene2vec's, for architecture "seed": a .pt, .safetensors, .npz
+            or .npy file, or text with a gene per line.
         aliases: Table of two columns, alias and name, for genes that are spelled otherwise than the vectors, or than in
             start_from.
         start_from: Folder of a fitted model to learn on from: with its genes and its weights. Sizes must be the same.
@@ -75,24 +89,49 @@ def fit(
             of clusters.
         resume: Go on with an interrupted run in the same folder.
     """
-    from omniset.cells import runs
+    from omniset.cells import projection, report
+    from omniset.cells.data import batch_codes, batch_sizes
+    from omniset.cells.embedder import CellEmbedder
+    from omniset.report.blocks import many
+    from omniset.runs import devices
+    from omniset.runs.console import telling
+    from omniset.runs.folders import unfinished
     from omniset.runs.processes import one_voice
+    from omniset.runs.verbs import working_folder
+    from omniset.tables.gene_vectors import read_gene_vectors
 
     named = split(explain_cells)
+    embedder = CellEmbedder(**given(EmbedderOptions, options))
     with one_voice(1, 1):
-        runs.fit(
-            files,
-            given(Reading, options),
-            given(EmbedderOptions, options),
-            batch_key,
-            label,
-            out,
-            gene_vectors,
-            aliases,
-            start_from,
-            named,
-            resume,
-        )
+        embedder.check_arguments()
+        embedder.check_resumed(unfinished(out), resume)
+        base = None if start_from is None else CellEmbedder.load(start_from)
+        about: dict[str, Any] = {"seed": embedder.seed, "device": devices.find(embedder.device).type, "resume": resume}
+        about |= {"makes": ["CellEmbedder"], "reads": [*files, gene_vectors, aliases, start_from]}
+        with working_folder(out, "cells", "fit", **about) as folder, _opened(files, options) as cells:
+            codes, names = batch_codes(cells, batch_key, label)
+            _known_cells(cells, named)
+            vectors = None if gene_vectors is None else read_gene_vectors(gene_vectors)
+            others = _aliases(aliases)
+            batches = "1 batch" if len(names) == 1 else f"{len(names):,} batches"
+            say(f"{many(len(cells), 'cell')}, {many(len(cells.genes), 'gene')}, {batches}")
+            taught: dict[str, Any] = {"gene_vectors": vectors, "aliases": others, "start_from": base}
+            embedder.fit(cells, batch_key=batch_key, label=label, **taught, folder=folder.path, resume=resume)
+            if not folder.first:
+                return
+            folder.save(embedder, {"provenance": folder.provenance})
+            telling(embedder.progress)("writing the report")
+            cells = cells.on(embedder.genes_, others)  # as in the fit
+            drawn = projection.draw(embedder, cells, codes, batch_key, embedder.seed)
+            chosen = projection.central(drawn, embedder.seed) if named is None else named
+            genes = embedder.explain(cells, chosen, top=report.GENES) if chosen else None
+            run = folder.about(f"Model of {_title(files)}", embedder.notes_)
+            folder.write(
+                report.of_fit(embedder, drawn, genes, batch_sizes(cells, codes, names), run),
+                histories={"": embedder.history_},
+                files=["the model"],
+                lines=[f"  {note}" for note in embedder.notes_],
+            )
 
 
 def _parts(arguments: dict[str, Any]) -> list[Path]:
@@ -127,9 +166,22 @@ def embed(
         overwrite: Replace vectors that the file itself has in obsm["X_omniset"].
         aliases: Table of two columns, alias and name, for genes that are spelled otherwise than in the model.
     """
-    from omniset.cells import runs
+    from omniset.cells import outputs
+    from omniset.report.blocks import many
 
-    runs.embed(files, given(Reading, options), given(Computing, options), aliases, model, out, overwrite)
+    embedder, kind = _load(model, options), outputs.kind_to_write(out)
+    with noted() as notes, _opened(files, options, out) as cells:
+        whole = outputs.copyable(cells) if kind == "h5ad" else None
+        if whole is not None and not overwrite:
+            outputs.refuse_existing(whole)
+        z, seconds = _vectors(embedder, cells, aliases)
+        outputs.write_vectors(kind, out, cells, whole, z, embedder.provenance())
+        say(f"{many(len(z), 'cell')} in {seconds:,.1f} s: {len(z) / max(seconds, 1e-9):,.0f} cells/s")
+        what = {"h5ad": 'obsm["X_omniset"]', "npy": "an array"}.get(kind, "a table")
+        if kind == "h5ad":
+            what += ", all else as in the input" if whole else ", with obs and without counts"
+        say_notes(notes())
+        say(f"Written to {out}: {what}, {z.shape[0]:,} cells x {z.shape[1]}")
 
 
 @takes(Reading)
@@ -163,35 +215,48 @@ def annotate(
         out: Folder for calls.tsv, probabilities.parquet, the report, and the annotator.
         aliases: Table of two columns, alias and name, for genes that are spelled otherwise than in the reference.
     """
-    from omniset.cells import runs
+    import pandas as pd
 
+    from omniset.cells import report
+    from omniset.cells.annotator import CellAnnotator
+    from omniset.cells.data import column
+    from omniset.runs import devices
+    from omniset.runs.console import telling
+    from omniset.runs.verbs import working_folder
+    from omniset.tables.files import TableWriter
+
+    if (reference is None) == (annotator is None):
+        raise ValueError("give either reference, to learn from, or annotator, which has learned")
+    if annotator is not None and model is not None:
+        raise ValueError("model comes with the annotator: leave it out")
     arguments = given(AnnotatorOptions, options)
-    read = given(Reading, options)
-    runs.annotate(files, read, arguments, reference, label, batch_key, model, annotator, sample, out, aliases)
-
-
-@takes(Computing, "device", "progress")
-@takes(Saving, "replace")
-def vectors(
-    files: list[str],
-    protein_model: Path = Path("esm2"),
-    out: Path = Path("gene_vectors.safetensors"),
-    names: Literal["symbol", "id"] = "symbol",
-    **options: Any,
-) -> None:
-    """Make vectors of genes from their proteins, by a protein language model such as ESM2.
-
-    Example: omniset cells vectors proteins.fasta.gz --protein_model esm2 --out gene_vectors.safetensors
-
-    Args:
-        files: FASTA of proteins, as UniProt, Ensembl, GENCODE and NCBI have it; compressed too.
-        protein_model: Folder with the model, as the package transformers saves it. It is not downloaded.
-        out: Ends in .safetensors; fit takes it as gene_vectors.
-        names: What a gene is called: its symbol, or the identifier of the database.
-    """
-    from omniset.cells import runs
-
-    runs.make_vectors(files, given(Computing, options), protein_model, out, names)
+    used = {name: arguments[name] for name in ("device", "progress")}
+    fitted = None if annotator is None else CellAnnotator.load(annotator, **used)
+    about: dict[str, Any] = {"seed": arguments["seed"], "device": devices.find(arguments["device"]).type}
+    about["reads"] = [*files, reference, model, annotator, aliases]
+    with working_folder(out, "cells", "annotation", **about) as folder, _opened(files, options) as cells:
+        if sample is not None:
+            column(cells, sample, "sample")
+        others = _aliases(aliases)
+        if fitted is None:
+            with _opened([str(reference)], options) as known:
+                cells.on(known.genes, others)  # that none is known is said before anything is learned
+                fitted = CellAnnotator(**arguments)
+                fitted.fit(known, label=label, batch_key=batch_key, embedder=model)
+            fitted.write(folder.path / "annotator")
+        annotation = fitted.annotate(cells, aliases=others)
+        with TableWriter(folder.path / "calls.tsv") as writer:
+            writer.write(annotation.table)
+        frame = pd.DataFrame(annotation.probabilities, columns=annotation.types)
+        frame.insert(0, "cell", annotation.table["cell"].to_numpy(), allow_duplicates=True)
+        with TableWriter(folder.path / "probabilities.parquet") as writer:
+            writer.write(frame)
+        telling(fitted.progress)("writing the report")
+        run = folder.about(f"Types of {_title(files)}", fitted.notes_)
+        on_genes = cells.on(fitted.embedder_.genes_, others)
+        page = report.of_annotation(fitted, annotation, on_genes, label, sample, run)
+        written = ["calls.tsv", "probabilities.parquet", *(["annotator/"] if annotator is None else [])]
+        folder.write(page, files=written, lines=[*annotation.lines(), *(f"  {note}" for note in fitted.notes_)])
 
 
 @takes(Reading)
@@ -220,11 +285,35 @@ def decode(
         library: Sum of the counts of each cell.
         aliases: Table of two columns, alias and name, for genes that are spelled otherwise than in the model.
     """
-    from omniset.cells import runs
+    from omniset.cells import outputs
+    from omniset.runs.progress import Progress
+    from omniset.tables.files import listed
 
-    runs.decode(
-        files, given(Reading, options), given(Computing, options), aliases, model, out, split(genes), batch, library
-    )
+    if not 0 < library < float("inf"):
+        raise ValueError(f"library must be > 0, got {library:g}")
+    embedder, kind = _load(model, options), outputs.kind_to_write(out)
+    if batch is not None and batch not in embedder.batches_:
+        raise ValueError(f"batch must be one of those learned from, {listed(embedder.batches_)}; got {batch!r}")
+    columns = embedder.columns_of(split(genes))
+    names = [embedder.genes_[i] for i in columns]
+    with noted() as notes:
+        known = outputs.embedded(files, embedder, model, out)
+        if known is None:
+            with _opened(files, options, out) as cells:
+                z, _ = _vectors(embedder, cells, aliases)
+                known = z, cells.obs.set_axis(cells.names, axis=0)
+        z, obs = known
+        with Progress("decoding", len(z), embedder.progress, unit="cells") as progress:
+
+            def blocks() -> Iterator[Any]:
+                for start in range(0, len(z), outputs.TOGETHER):
+                    some = z[start : start + outputs.TOGETHER]
+                    yield embedder.decode(some, batch=batch, library=float(library))[:, columns]
+                    progress.at(start + len(some))
+
+            outputs.write_counts(kind, out, obs, names, blocks(), embedder.provenance())
+        say_notes(notes())
+        say(f"Written to {out}: expected counts, {len(z):,} cells x {len(names):,} genes")
 
 
 @takes(Reading)
@@ -251,9 +340,29 @@ def explain_cells(
         top: Genes per cell.
         aliases: Table of two columns, alias and name, for genes that are spelled otherwise than in the model.
     """
-    from omniset.cells import runs
+    from omniset.cells import projection
+    from omniset.tables.files import TableWriter, kind_of
 
-    runs.explain(files, given(Reading, options), given(Computing, options), aliases, split(cells), model, out, top)
+    if top < 1:
+        raise ValueError(f"top must be >= 1, got {top}")
+    embedder, named = _load(model, options), split(cells)
+    if out is not None:
+        kind_of(out)
+    with noted() as notes, _opened(files, options, out) as source:
+        _known_cells(source, named)
+        on = embedder.on(source, _aliases(aliases))
+        if named is None:
+            named = projection.central(projection.draw(embedder, on, None, None, embedder.seed), embedder.seed)
+        explanation = embedder.explain(on, named, top=top)
+        for name, rows in explanation.groupby("cell", sort=False):
+            say(f"{name}\n  {'gene':20}{'count':>8}{'change':>10}{'attribution':>14}")
+            for row in rows.to_dict("records"):
+                say(f"  {row['gene']:20}{row['count']:>8g}{row['change']:>+10.4f}{row['attribution']:>14.3f}")
+        if out is not None:
+            with TableWriter(out) as writer:
+                writer.write(explanation)
+            say(f"Written to {out}: {len(explanation):,} genes of {explanation['cell'].nunique():,} cells")
+        say_notes(notes())
 
 
 @takes(Reading)
@@ -287,11 +396,53 @@ def perturb(
             untreated cells.
         aliases: Table of two columns, alias and name, for genes that are spelled otherwise than in the perturber.
     """
-    from omniset.cells import runs
+    from omniset.cells import report
+    from omniset.cells.evaluate_perturbation import evaluate_foretold, evaluate_perturbation
+    from omniset.cells.perturber import CellPerturber, Study
+    from omniset.report import multiqc
+    from omniset.report.blocks import many
+    from omniset.runs.files import replacing
+    from omniset.runs.verbs import working_folder
 
-    columns = {"condition": condition, "control": control, "label": label, "donor": donor}
-    read, arguments = given(Reading, options), given(PerturberOptions, options)
-    runs.perturb(files, read, arguments, columns, perturber, aliases, out)
+    if perturber is None and condition is None:
+        raise ValueError("condition must be given where there is no perturber")
+    if perturber is None and aliases is not None:
+        raise ValueError("aliases are for perturber, whose genes may be spelled otherwise")
+    columns: dict[str, Any] = {"condition": condition, "control": control, "label": label, "donor": donor}
+    arguments, written = given(PerturberOptions, options), ["foretold.h5ad"]
+    used = {name: arguments[name] for name in ("device", "progress")}
+    fitted = None if perturber is None else CellPerturber.load(perturber, **used)
+    kind = "evaluation" if fitted is None else "prediction"
+    about: dict[str, Any] = {"seed": arguments["seed"], "device": "cpu", "reads": [*files, perturber, aliases]}
+    with working_folder(out, "cells", kind, **about) as folder, _opened(files, options) as cells:
+        if fitted is None:
+            study = Study.of(cells, **columns)
+            evaluation = evaluate_perturbation(study, say if arguments["progress"] else lambda line: None, **arguments)
+            fitted, groups, table = CellPerturber(**arguments).fit_groups(study), study.lacking, None
+            fitted.write(folder.path / "perturber")
+            notes = [*cells.notes, *fitted.notes_, *evaluation.notes]
+            written = ["perturber/", *(written if groups else [])]
+            foretold = f"{many(len(groups), 'population')} not measured after treatment are foretold"
+        else:
+            study = fitted.study(cells, **columns, aliases=_aliases(aliases))
+            evaluation = evaluate_foretold(study, fitted) if study.groups else None
+            groups, table = [*study.groups, *study.lacking], fitted.populations(study)
+            notes = [*cells.notes, *([] if evaluation is None else evaluation.notes)]
+            foretold = f"{many(len(groups), 'population')} of untreated cells are foretold"
+        if groups:
+            notes.append(foretold)
+            with replacing(folder.path / "foretold.h5ad") as temporary:
+                fitted.treated(study, groups, cells.names).write_h5ad(temporary)
+        measured: dict[str, Any] = {"lines": []}
+        if evaluation is not None:
+            comparison = evaluation.comparison
+            comparison.write_rows(folder.path / "scores.csv.gz")
+            written.insert(0, "scores.csv.gz")
+            measured = {"metrics": evaluation.numbers(), "scores": multiqc.of_ours(comparison)}
+            measured["lines"] = [*comparison.lines(), evaluation.advice()]
+        measured["lines"] += [f"  {note}" for note in notes]
+        run = folder.about(f"Perturbation of {_title(files)}" + (", foretold" if perturber else ""), notes)
+        folder.write(report.of_perturbation(fitted, evaluation, table, run), files=written, **measured)
 
 
 @takes(Reading)
@@ -321,7 +472,7 @@ def evaluate(
         label_key: Column of obs with the cell types: for comparison only, never learned from.
         out: Folder for the report, the metrics and the rows of every seed.
         methods: To compare with, separated by commas: pca, harmony, scvi; of annotation logistic, balanced, pca,
-            symphony, celltypist. null: all; those that are not installed are left out, and this is said.
+            symphony. null: all; those that are not installed are left out, and this is said.
         seeds: How often all of it is done, each time with another seed.
         inductive: Also leave one batch out at a time, and embed it with what the others taught. Annotation is always
             of batches left out.
@@ -330,25 +481,93 @@ def evaluate(
         resume: Keep what is done in the same folder.
         task: What is compared: embed, the vectors; annotate, the types of new cells.
     """
-    from omniset.cells import runs
+    from omniset.cells import report
+    from omniset.cells.evaluate import evaluate as compare
+    from omniset.cells.evaluate_annotation import evaluate_annotation
+    from omniset.report import multiqc
+    from omniset.runs import devices
+    from omniset.runs.verbs import working_folder
 
-    if task == "annotate":
-        if gene_vectors is not None or aliases is not None:
-            raise ValueError("gene_vectors and aliases are for task=embed")
-        read, arguments = given(Reading, options), given(EmbedderOptions, options)
-        runs.evaluate_annotations(files, read, arguments, batch_key, label_key, out, split(methods), seeds, resume)
+    arguments, read = given(EmbedderOptions, options), given(Reading, options)
+    about: dict[str, Any] = {"seed": arguments["seed"], "device": devices.find(arguments["device"]).type}
+    same: dict[str, Any] = {"batch_key": batch_key, "label_key": label_key, "methods": split(methods), "seeds": seeds}
+    same |= {"resume": resume, "say": say if arguments["progress"] else lambda line: None, **read, **arguments}
+    if task == "annotate" and (gene_vectors is not None or aliases is not None):
+        raise ValueError("gene_vectors and aliases are for task=embed")
+    with working_folder(out, "cells", "evaluation", **about, reads=files, resume=resume) as folder:
+        advice = []
+        if task == "annotate":
+            called = evaluate_annotation(files, **same, folder=folder.path)
+            run = folder.about(f"Annotation of {_title(files)}, evaluated", called.notes)
+            page, found = report.of_annotation_evaluation(called, run), called
+        else:
+            more = {"inductive": inductive, "gene_vectors": gene_vectors, "aliases": _aliases(aliases)}
+            embedded = compare(files, **same, **more, folder=folder.path)
+            page = report.of_evaluation(embedded, folder.about(f"Evaluation on {_title(files)}", embedded.notes))
+            found, advice = embedded, [embedded.advice()]
+        comparison = found.comparison
+        comparison.write_rows(folder.path / "scores.csv.gz")
+        folder.write(
+            page,
+            metrics=found.numbers(),
+            scores=multiqc.of_ours(comparison),
+            files=["rows/", "scores.csv.gz"],
+            lines=[*comparison.lines(), *found.notes, *advice],
+        )
+
+
+# ---------------------------------------------------------------------- what several commands do
+
+
+def _aliases(path: Path | None) -> dict[str, str] | None:
+    from omniset.tables.genes import read_aliases
+
+    return None if path is None else read_aliases(path)
+
+
+@contextmanager
+def _opened(files: list[str], options: dict[str, Any], out: Path | None = None) -> Iterator[Cells]:
+    """The cells of the files, closed at the end. `out` may be none of them."""
+    from omniset.cells.data import read_cells
+    from omniset.runs.folders import new_file
+
+    with closing(read_cells(files, **given(Reading, options))) as cells:
+        if out is not None:
+            new_file(out, *(Path(source.name).expanduser() for source in cells.sources))
+        yield cells
+
+
+def _load(folder: Path, options: dict[str, Any]) -> CellEmbedder:
+    from omniset.cells.embedder import CellEmbedder
+
+    embedder = CellEmbedder.load(folder).set_params(**given(Computing, options))
+    embedder.check_arguments()
+    return embedder
+
+
+def _vectors(embedder: CellEmbedder, cells: Cells, aliases: Path | None) -> tuple[Any, float]:
+    """Of all cells, and the seconds that it took. Says which genes are there."""
+    import time
+
+    known = embedder.on(cells, _aliases(aliases))
+    for source, matching in zip(known.sources, known.match, strict=True):
+        number = len(known.genes)
+        say(f"{source.name}: {number - len(matching.missing):,} of the model's {number:,} genes; {matching.sentence()}")
+    known.scan(embedder.progress)
+    start = time.perf_counter()
+    return embedder.transform(known), time.perf_counter() - start
+
+
+def _known_cells(cells: Cells, named: Sequence[str] | None) -> None:
+    """Before any work is spent on them."""
+    if named is None:
         return
-    runs.evaluate(
-        files,
-        given(Reading, options),
-        given(EmbedderOptions, options),
-        batch_key,
-        label_key,
-        out,
-        split(methods),
-        seeds,
-        inductive,
-        gene_vectors,
-        aliases,
-        resume,
-    )
+    if not named:
+        raise ValueError("cells must name at least one cell")
+    known = set(cells.names)
+    if lacking := [name for name in named if name not in known]:
+        raise ValueError(f"cell {lacking[0]!r} is not there; names are such as {str(cells.names[0])!r}")
+
+
+def _title(files: list[str]) -> str:
+    return Path(files[0]).name if len(files) == 1 else f"{Path(files[0]).name} and {len(files) - 1} more"

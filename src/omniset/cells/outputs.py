@@ -14,7 +14,9 @@ from jaxtyping import Float
 
 from omniset.cells.data import Cells
 from omniset.cells.embedder import KEY, CellEmbedder
+from omniset.runs.console import say
 from omniset.runs.files import replacing, reserve
+from omniset.runs.folders import new_file
 from omniset.tables.files import TableWriter, kind_of
 from omniset.tables.hdf5 import check_hdf5
 from omniset.tables.matrices import DAMAGED, attribute, needed, with_our_words
@@ -82,10 +84,28 @@ def copy_with(path: Path, out: Path, z: Float[np.ndarray, "cells dim"], about: d
             raise _unwritten(out, error) from error
 
 
-def write_without_counts(out: Path, cells: Cells, z: Float[np.ndarray, "cells dim"], about: dict[str, Any]) -> None:
-    """An .h5ad of obs and these vectors."""
-    with replacing(out) as temporary:
-        _write_frame(temporary, out, cells.obs, cells.names, [], {"omniset": about}, {KEY: z})
+def write_vectors(
+    kind: str, out: Path, cells: Cells, whole: Path | None, z: Float[np.ndarray, "cells dim"], about: dict[str, Any]
+) -> None:
+    """Vectors of cells.
+
+    Args:
+        kind: What `kind_to_write` gave.
+        whole: A file to be copied and added to; None: an .h5ad has obs and the vectors.
+        about: Of `uns["omniset"]`.
+    """
+    if whole is not None:
+        copy_with(whole, out, z, about)
+    elif kind == "table":
+        blocks = (z[start : start + TOGETHER] for start in range(0, len(z), TOGETHER))
+        write_table(out, cells.names, [f"z{i}" for i in range(1, z.shape[1] + 1)], blocks)
+    else:
+        with replacing(out) as temporary:
+            if kind == "h5ad":
+                _write_frame(temporary, out, cells.obs, cells.names, [], {"omniset": about}, {KEY: z})
+                return
+            with open(temporary, "wb") as file:
+                np.save(file, z)
 
 
 def _write_frame(
@@ -178,11 +198,34 @@ def _embedded_by(root: Any) -> str | None:
     return str(needed("anndata.io").read_elem(root["uns/omniset/model"]))
 
 
-def embedding_in(path: Path) -> tuple[str | None, bool]:
-    """The model whose vectors an .h5ad file has, None if it has none; and whether it has counts."""
+def embedded(
+    files: list[str], embedder: CellEmbedder, model: Path, out: Path
+) -> tuple[Float[np.ndarray, "cells dim"], pd.DataFrame] | None:
+    """Vectors and obs that a file has of this model. None: they are to be made from counts.
+
+    Raises:
+        ValueError: It has those of another model, and no counts.
+    """
+    h5py, path = needed("h5py"), Path(files[0]).expanduser()
+    if len(files) > 1 or not path.is_file() or not h5py.is_hdf5(path):
+        return None
     check_hdf5(path)
-    with with_our_words(str(path), DAMAGED), needed("h5py").File(path, "r") as root:
-        return _embedded_by(root), "X" in root and attribute(root["X"], "encoding-type") != "null"
+    with with_our_words(str(path), DAMAGED), h5py.File(path, "r") as root:
+        identity = _embedded_by(root)
+        counts = "X" in root and attribute(root["X"], "encoding-type") != "null"
+    if identity is None:
+        return None
+    if identity == embedder.identity() or not counts:
+        new_file(out, path)
+        known = read_embedded(path, embedder, model)
+        say(f'{path}: vectors are those of obsm["{KEY}"]')
+        return known
+    warnings.warn(
+        f'{path}: obsm["{KEY}"] is of model {identity}, {model} is model {embedder.identity()}: cells are embedded '
+        "anew from their counts",
+        stacklevel=2,
+    )
+    return None
 
 
 def write_counts(

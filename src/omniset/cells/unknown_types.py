@@ -1,22 +1,35 @@
-"""How strange a cell is beside known cells that were kept back: a share of these, and a bound with a stated error."""
+"""When a cell is of no known type, and how many of unknown ones are found.
+
+`Novelty`: how strange a cell is beside known cells that were kept back, as a share of these, and a bound with a stated
+error. `type_left_out`: what becomes of cells of a type that the reference has not. A stated error for known types says
+nothing on how many cells of unknown ones are found: that depends on how near to these the nearest known type is. So it
+is measured: a logistic regression learns from the reference without the type, and its bound comes from cells kept back
+of all others. The cells of the type that were kept back with them are new.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Float, Float64, Int
+import torch
+from jaxtyping import Bool, Float, Float32, Float64, Int
+
+from omniset.cells.classifiers import Classifiers
 
 SHRINKAGE = 30  # cells of a type that weigh as much as all
 TAIL = 0.1  # share of the known cells from which on the tail is taken for exponential
 FLOOR = 1e-6
+CELLS = 2_000  # of the reference that are learned from without a type, at most; rare types lose none
+HELD = 10  # cells of a type kept back, at least
+TYPES = 20  # left out, at most: those with most cells kept back
 
 Numbers = Float[np.ndarray, "cells features"]
 Codes = Int[np.ndarray, " cells"]
 
 
 @dataclass
-class Tails:
+class Novelty:
     """What is usual.
 
     Each number x of a cell that was called k becomes u = (x - m_k) / s_k, m_k and s_k the median and the median
@@ -35,10 +48,9 @@ class Tails:
     bound: float = np.inf
 
     @classmethod
-    def learned(cls, known: Numbers, calls: Codes, batches: Codes, error: float) -> Tails:
+    def learned(cls, known: Numbers, calls: Codes, batches: Codes, error: float) -> Novelty:
         """With a bound that in each batch kept back calls at most a share of its known cells unknown."""
-        tails = cls(known, calls)
-        strangeness = tails.strangeness(known, calls)
+        strangeness = cls(known, calls).strangeness(known, calls)
         shares = [
             np.quantile(strangeness[batches == batch], 1 - error, method="higher") for batch in np.unique(batches)
         ]
@@ -88,3 +100,69 @@ def _surprise(
     if not len(excess) or excess.mean() <= FLOOR:
         return -np.log(share)
     return np.where(given > start, -np.log(TAIL) + (given - start) / excess.mean(), -np.log(share))
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """One type left out.
+
+    Attributes:
+        type: Its number.
+        cells: Of it that were kept back.
+        unknown: Share of these that is called unknown.
+        called: The number of the type that most of the others are called.
+    """
+
+    type: int
+    cells: int
+    unknown: float
+    called: int
+
+
+def types_left_out(numbers: Int[np.ndarray, "types parts"]) -> list[tuple[int, int]]:
+    """Which types are left out, and the part of the reference that is kept back then.
+
+    Args:
+        numbers: Of cells of each type in each part that is kept back.
+    """
+    most = numbers.max(1)
+    order = np.argsort(-most, kind="stable")[:TYPES]
+    return [(int(code), int(numbers[code].argmax())) for code in np.sort(order) if most[code] >= HELD]
+
+
+def type_left_out(
+    code: int,
+    values: Float32[np.ndarray, "rows genes"],
+    y: Int[np.ndarray, " rows"],
+    held: Float32[np.ndarray, "cells genes"],
+    of_held: Codes,
+    batches: Codes,
+    types: int,
+    error: float,
+    seed: int,
+) -> LeftOut | None:
+    """A type left out. None: there is nothing else to learn from, or to compare with.
+
+    Args:
+        code: Number of the type.
+        values: Log-normalised genes of the reference without it.
+        y: Numbers of the types there.
+        held: Genes of the cells kept back.
+        of_held: Their types.
+        batches: Their batches.
+        types: How many there are.
+        error: Share of known cells that may be unknown, in each batch.
+    """
+    new = of_held == code
+    if len(np.unique(y)) < 2 or new.all():
+        return None
+    classifiers = Classifiers.learned(
+        values, np.zeros((len(values), 1), dtype=np.float32), y, types, seed
+    )  # vectors have no part
+    with torch.no_grad():
+        calls = classifiers.genes(torch.from_numpy(held)).argmax(1).numpy()
+    numbers = classifiers.strangeness(held, calls)
+    novelty = Novelty.learned(numbers[~new], calls[~new], batches[~new], error)
+    unknown = novelty.unknown(numbers[new], calls[new])
+    others = calls[new] if unknown.all() else calls[new][~unknown]
+    return LeftOut(code, int(new.sum()), float(unknown.mean()), int(np.bincount(others).argmax()))

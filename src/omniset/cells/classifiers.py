@@ -9,23 +9,39 @@
 All types weigh alike, whatever their numbers, so that rare ones are not lost. Beside them stand two numbers on how
 strange a cell is: minus the largest logit of its genes, and how far it lies from the cells of the type that it is
 called.
+
+`Mixture` has how much each of them counts, from what they said of cells that they had not learned from. First, each
+one's probabilities p are made as sure as they have shown to be right,
+
+    p_k^a / sum_l p_l^a,      a = argmin of  sum_i loss_i(a) + 9/2 (log a)^2
+
+(temperature scaling: Guo, Pleiss, Sun and Weinberger, "On calibration of modern neural networks", 2017; the penalty is
+a normal distribution of log a with deviation 1/3). Then a classifier counts as often as it is the best, when the units
+are drawn anew:
+
+    w_m = mean over b of  softmax_m( - n / 2 sum_i g_bi loss_mi ),       g_b ~ Dirichlet(c_1, ..., c_n)
+
+over Bayesian bootstraps b of the n units; that is pseudo-BMA+ of Yao, Vehtari, Simpson and Gelman, "Using stacking to
+average Bayesian predictive distributions" (2018), but for the 1/2, which shares more. The loss is the log loss, of a
+unit the mean over its cells; c_i is the sum of their weights, on average 1.
 """
 
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 import torch
 from jaxtyping import Float, Float32, Float64, Int
+from scipy.optimize import minimize_scalar
 from sklearn.decomposition import PCA
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 
-from omniset.cells.neighbours import nearest
 from omniset.runs.devices import one_blas_thread
 
 METHODS = ("genes", "components", "embedding", "neighbours")
@@ -35,7 +51,15 @@ NEAR = 5  # the distance to a type is that to its fifth cell
 WIDTHS = (0.25, 0.5, 1.0, 2.0)  # of the neighbours' weights, in median distances of a cell to its nearest
 NEVER = -1e4  # the logit of a type that was not learned from
 TOGETHER = 2048  # cells at a time
+ENTRIES = 1 << 23  # distances in memory at a time
 
+SHARING = 0.5
+STIFFNESS = 4.5
+BOOTSTRAPS = 1_000
+LEAST = 0.02  # a weight below is 0
+SMALLEST = 1e-12
+
+Answers = Float[np.ndarray, "methods cells types"]
 Values = Float32[np.ndarray, "cells genes"]
 Vectors = Float[np.ndarray, "cells latent"]
 Codes = Int[np.ndarray, " cells"]
@@ -78,7 +102,7 @@ class Linear(nn.Module):
         return (x - self.centre) / self.spread @ self.weight.T + self.bias
 
 
-class Heads(nn.Module):
+class Classifiers(nn.Module):
     """The four methods, and what is needed to use them.
 
     Args:
@@ -111,7 +135,7 @@ class Heads(nn.Module):
         self.register_buffer("typical", torch.ones(types))
 
     @classmethod
-    def learned(cls, values: Values, z: Vectors, y: Codes, types: int, seed: int) -> Heads:
+    def learned(cls, values: Values, z: Vectors, y: Codes, types: int, seed: int) -> Classifiers:
         """From cells of at least two types.
 
         Args:
@@ -121,26 +145,26 @@ class Heads(nn.Module):
             types: How many there are; those that no cell here has are never predicted.
         """
         wide = min(COMPONENTS, len(values) - 1, values.shape[1] - 1)
-        heads = cls(values.shape[1], z.shape[1], types, len(y), max(wide, 1))
+        learned = cls(values.shape[1], z.shape[1], types, len(y), max(wide, 1))
         if wide > 0 and np.ptp(values, 0).any():
             model = PCA(wide, svd_solver="arpack", random_state=seed).fit(values)
-            heads.axes.copy_(torch.from_numpy(np.ascontiguousarray(model.components_.T)))
-            heads.middle.copy_(torch.from_numpy(model.mean_))
-        scores = heads.scores_of(values)
-        heads.genes.learn(values, y, False)
-        heads.components.learn(scores, y, True)
-        heads.embedding.learn(z, y, True)
-        heads.places.copy_(heads.place(torch.from_numpy(z).float()))
-        heads.scores.copy_(torch.from_numpy(scores))
-        heads.labels.copy_(torch.from_numpy(y))
-        places = heads.places.numpy()
-        heads.width.fill_(max(float(np.median(nearest(places, places, 1, same=True)[0])), 1e-3))
+            learned.axes.copy_(torch.from_numpy(np.ascontiguousarray(model.components_.T)))
+            learned.middle.copy_(torch.from_numpy(model.mean_))
+        scores = learned.scores_of(values)
+        learned.genes.learn(values, y, False)
+        learned.components.learn(scores, y, True)
+        learned.embedding.learn(z, y, True)
+        learned.places.copy_(learned.place(torch.from_numpy(z).float()))
+        learned.scores.copy_(torch.from_numpy(scores))
+        learned.labels.copy_(torch.from_numpy(y))
+        places = learned.places.numpy()
+        learned.width.fill_(max(float(np.median(nearest(places, places, 1, same=True)[0])), 1e-3))
         for code in np.unique(y):
             of_type = scores[y == code]
             if len(of_type) > 1:
                 distance = nearest(of_type, of_type, NEAR, same=True)[0][:, -1]
-                heads.typical[code] = max(float(np.median(distance)), 1e-6)
-        return heads
+                learned.typical[code] = max(float(np.median(distance)), 1e-6)
+        return learned
 
     def scores_of(self, values: Values) -> Float32[np.ndarray, "cells components"]:
         return (values - self.middle.numpy()) @ self.axes.numpy()
@@ -235,3 +259,102 @@ def evenly(y: Codes, most: int, seed: int) -> Int[np.ndarray, " chosen"]:
         of_type = order[y[order] == code]
         rank[of_type] = np.arange(len(of_type))
     return np.flatnonzero(rank < quota)
+
+
+def nearest(
+    queries: Float[np.ndarray, "queries dim"],
+    reference: Float[np.ndarray, "reference dim"],
+    k: int,
+    *,
+    same: bool = False,
+) -> tuple[Float[np.ndarray, "queries k"], Int[np.ndarray, "queries k"]]:
+    """Euclidean distances of the k nearest of the reference, exact, and their positions; blocks of queries at a time.
+
+    Args:
+        same: Both are the same cells, of which none is its own neighbour.
+    """
+    k = min(k, len(reference) - same)
+    cells = torch.from_numpy(np.ascontiguousarray(reference, dtype=np.float32))
+    # Of |q - r|^2 all but |q|^2, which is the same for all r: a product of matrices, in 64 bits nothing is lost by it.
+    key, square = cells.double().T, cells.double().square().sum(1)
+    step = max(1, ENTRIES // max(len(reference), 1))
+    distances, positions = np.empty((len(queries), k), np.float32), np.empty((len(queries), k), np.int64)
+    for start in range(0, len(queries), step):
+        some = torch.from_numpy(np.ascontiguousarray(queries[start : start + step], dtype=np.float32))
+        apart: Tensor = torch.addmm(square, some.double(), key, alpha=-2)
+        if same:
+            apart[torch.arange(len(some)), torch.arange(start, start + len(some))] = torch.inf
+        which = apart.topk(k, dim=1, largest=False).indices
+        positions[start : start + step] = which
+        distances[start : start + step] = (some[:, None] - cells[which]).norm(dim=2)
+    return distances, positions
+
+
+@dataclass
+class Mixture:
+    """The mean of what classifiers say.
+
+    Attributes:
+        weights: Of each, not negative, with sum 1.
+        powers: a of each.
+    """
+
+    weights: Float64[np.ndarray, " methods"]
+    powers: Float64[np.ndarray, " methods"]
+
+    @classmethod
+    def learned(
+        cls,
+        answers: Answers,
+        y: Codes,
+        weights: Float[np.ndarray, " cells"] | None = None,
+        units: Codes | None = None,
+        seed: int = 0,
+    ) -> Mixture:
+        """From what was said of cells kept back.
+
+        Args:
+            y: Their types.
+            weights: How much each cell counts, > 0; only proportions matter. None: all alike.
+            units: Cells that belong together. None: each by itself.
+        """
+        w = np.ones(len(y)) if weights is None else weights / weights.mean()
+        unit = np.arange(len(y)) if units is None else np.unique(units, return_inverse=True)[1]
+        of_unit = np.bincount(unit, w)
+        n = len(of_unit)
+        powers = np.array([_power(p, y, w * n / len(y)) for p in answers])
+        losses = log_losses(np.stack([raised(p, a) for p, a in zip(answers, powers, strict=True)]), y)
+        of_units = np.stack([np.bincount(unit, w * loss) for loss in losses]) / of_unit
+        drawn = np.random.default_rng(seed).gamma(of_unit / of_unit.mean(), size=(BOOTSTRAPS, n))
+        scores = -SHARING * n * (drawn / drawn.sum(1, keepdims=True) @ of_units.T)
+        likely = np.exp(scores - scores.max(1, keepdims=True))
+        chosen = (likely / likely.sum(1, keepdims=True)).mean(0)
+        chosen[chosen < min(LEAST, 1 / len(chosen))] = 0
+        return cls(chosen / chosen.sum(), powers)
+
+    def __call__(self, answers: Answers) -> Float64[np.ndarray, "cells types"]:
+        """What classifiers of weight 0 say is not looked at."""
+        mixed = np.zeros(answers.shape[1:])
+        for one, weight, power in zip(answers, self.weights, self.powers, strict=True):
+            if weight > 0:
+                mixed += weight * raised(one, float(power))
+        return mixed
+
+
+def log_losses(answers: Answers, y: Codes) -> Float64[np.ndarray, "methods cells"]:
+    """-log of the probability of the right type."""
+    return -np.log(np.maximum(answers[:, np.arange(len(y)), y], SMALLEST))
+
+
+def raised(p: Float[np.ndarray, "cells types"], power: float) -> Float64[np.ndarray, "cells types"]:
+    """p^a / sum p^a."""
+    logs = power * np.log(np.maximum(p, SMALLEST))
+    surer = np.exp(logs - logs.max(1, keepdims=True))
+    return surer / surer.sum(1, keepdims=True)
+
+
+def _power(p: Float[np.ndarray, "cells types"], y: Codes, w: Float[np.ndarray, " cells"]) -> float:
+    def penalised(log_power: float) -> float:
+        return float(w @ log_losses(raised(p, np.exp(log_power))[None], y)[0] + STIFFNESS * log_power**2)
+
+    return float(np.exp(minimize_scalar(penalised, bounds=(-2.5, 2.5), method="bounded").x))

@@ -1,4 +1,4 @@
-"""Our annotation beside those of `omniset.cells.callers`, on batches and types that no method has seen.
+"""Our annotation beside those of `omniset.cells.baselines`, on batches and types that no method has seen.
 
 A batch is left out altogether, and its cells are called by what the others teach. "Types removed": besides, one type
 at a time is taken out of the reference, vectors included; its cells are then unknown, the others of the batch are not.
@@ -14,14 +14,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Int
 
 from omniset.cells.annotator import CellAnnotator
-from omniset.cells.batches import UNKNOWN
-from omniset.cells.callers import CALLERS, call
-from omniset.cells.data import opened
+from omniset.cells.baselines import CALLERS, call
+from omniset.cells.data import UNKNOWN, numbered_anew, opened
 from omniset.cells.embedder import CellEmbedder
-from omniset.cells.evaluate import MOST_BATCHES, Task
+from omniset.cells.evaluate import Task
 from omniset.runs.files import plain
 from omniset.trials.comparison import OURS, Aim, Comparison, Score
 from omniset.trials.intervals import Draws, Values
@@ -142,7 +140,7 @@ def evaluate_annotation(
     Args:
         source, batch_key, label_key, folder, resume, say, layer, input, gene_column: As in
             `omniset.cells.evaluate.evaluate`.
-        methods: Baselines, out of `omniset.cells.callers.CALLERS`; None: all.
+        methods: Baselines, out of `omniset.cells.baselines.CALLERS`; None: all.
         seeds: How many, from the first on. Types are removed with the first seed only.
         removed: Types removed of each batch, at most: the most frequent of those with at least 20 cells there.
         arguments: Of CellEmbedder; `seed` is the first seed.
@@ -188,20 +186,14 @@ class _Work:
     not_run: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
-    def left_out(self, seed: int) -> Int[np.ndarray, " batches"]:
-        codes = self.task.leavable()
-        if len(codes) <= MOST_BATCHES:
-            return codes
-        return np.sort(np.random.default_rng(seed).choice(codes, MOST_BATCHES, replace=False))
-
     def new_batches(self, seed: int, methods: list[str]) -> None:
-        for code in self.left_out(seed):
+        for code in self.task.left_out(seed):
             for name in methods:
                 self._do(NEW, name, seed, int(code), None)
 
     def types_removed(self, seed: int, methods: list[str], most: int) -> None:
         task = self.task
-        for code in self.left_out(seed):
+        for code in self.task.left_out(seed):
             here, there = task.codes == code, task.codes != code
             names, numbers = np.unique(task.labels[here & (task.labels != None)].astype(str), return_counts=True)  # noqa: E711
             both = [n for n in names[np.argsort(-numbers, kind="stable")] if n in set(task.labels[there])]
@@ -246,8 +238,7 @@ def _called(task: Task, arguments: dict[str, Any], name: str, seed: int, code: i
     unknown = np.isin(truth, [removed] if removed else [])
     if name == OURS:
         annotator, embedder = CellAnnotator(seed=seed, progress=False), CellEmbedder(**arguments, seed=seed)
-        codes = np.full(len(task.cells), -1, dtype=np.int64)
-        codes[train] = np.unique(task.codes[train], return_inverse=True)[1]
+        codes = numbered_anew(task.codes, train)
         if removed is not None:  # once for all folds: what counts here is that no vectors know the type
             embedder.fit_cells(task.cells, codes, train)
         annotator.fit_cells(task.cells, codes, train, task.labels, "type", embedder)
@@ -258,7 +249,7 @@ def _called(task: Task, arguments: dict[str, Any], name: str, seed: int, code: i
         labelled = train[[task.labels[row] is not None for row in train]]
         batches = np.unique(task.codes[labelled], return_inverse=True)[1]
         counts, types = task.counts, task.labels[labelled]
-        calls, strangeness = call(name, counts[labelled], types, batches, counts[test], task.cells.genes, seed)
+        calls, strangeness = call(name, counts[labelled], types, batches, counts[test], seed)
         refused = None
     rows = pd.DataFrame({"cell": test, "truth": truth, "call": calls.astype(str), "strangeness": strangeness})
     rows["right"] = np.where(unknown, np.nan, rows["truth"] == rows["call"])
