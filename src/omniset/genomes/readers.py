@@ -245,7 +245,7 @@ def read_genes(name: str, sheet: Sheet, notes: Notes) -> Found:
     if name == "eggnog" and wanted == "Pfam":
         notes.tally["pfam names"] += 1
     parts = ("gene", "contig", "category", "description")
-    there = {part: at for part in parts if (at := sheet.first(getattr(form, part))) is not None}
+    there = {part: place for part in parts if (place := sheet.first(getattr(form, part))) is not None}
     at = [of, *there.values(), *([] if genome is None else [genome])]
     only = None if form.genome else genome_of(sheet.file.path)
 

@@ -193,7 +193,8 @@ def of_fit(run: Run, completer: GenomeCompleter) -> Made:
         "over validation clades. A size is from expected - below s to expected + above s, s its deviation if families "
         "were independent."
     )
-    blocks = [Plot(figures.calibration_curves(curves), alt, DIAGONAL), Table("By level of noise.", columns, rows)]
+    table = Table("By level of noise.", columns, rows)
+    blocks: list[Block] = [Plot(figures.calibration_curves(curves), alt, DIAGONAL), table]
     what = f"of rank {completer.clade}" if completer.with_taxonomy_ else "clusters of similar genomes"
     names = ("completeness", "contamination", "ece", "novelty", "below", "above", "bins")
     return compose(
@@ -269,7 +270,8 @@ def of_evaluation(run: Run, evaluation: Evaluation) -> Made:
 def _precise(evaluation: Evaluation) -> Section:
     compared, rows = evaluation.comparison, []
     for condition in (c.name for c in evaluation.of_kind("known", "whole", "estimated", "unknown")):
-        row, number = [condition], evaluation.changes(condition)
+        row: list[Any] = [condition]
+        number = evaluation.changes(condition)
         for change in CHANGES:
             interval = compared.interval(f"precision_{change}", condition, OURS)
             row += [rounded(interval.value), Cell(ends(interval), interval.low), rounded(number[change], 1)]

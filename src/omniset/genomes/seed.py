@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -37,7 +39,13 @@ class SeedModel(Method):
     ) -> None:
         super().__init__(noise)
         self.tokens = FamilyTokens(families, dim)
-        sizes = {"input_dim": dim, "dim": dim, "depth": depth, "num_heads": num_heads, "num_outputs": seeds}
+        sizes: dict[str, Any] = {
+            "input_dim": dim,
+            "dim": dim,
+            "depth": depth,
+            "num_heads": num_heads,
+            "num_outputs": seeds,
+        }
         self.encoder = encoders.build("set-transformer-sab", **sizes, input_layers=0, dropout=dropout, norm="post")
         assert isinstance(self.encoder, encoders.AttentionEncoder)
         # The document's PMA has no feed-forward part.
