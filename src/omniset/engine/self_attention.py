@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from omniset.core.presence import Presence
 from omniset.engine.noise import random_state, resumed
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ class AllElements:
         add_gradient: Where, if it is given, the exact gradients of elements and multiplicities of a shard go.
         settle: What completes the gradients that `add_gradient` took, in a group of processes.
         whole: There is one shard, under plain autograd.
-        presence: Of its elements, but for class tokens, which come first; None: not known, or not to be asked.
+        once: All its elements are there, once each, so that no mask is needed. False: or it is not known.
         size: Total multiplicity of each set, (sets,), for a block that scales by it.
     """
 
@@ -44,19 +43,14 @@ class AllElements:
     add_gradient: AddGradient | None = None
     settle: Callable[[], None] | None = None
     whole: bool = False
-    presence: Presence | None = None
+    once: bool = False
     size: Tensor | None = None
 
     def apply(self, block: AttentionBlock, queries: Tensor) -> Tensor:
         """The block's output for `queries`."""
         if self.whole:
             ((_, elements, multiplicity),) = self.read()
-            there = self.presence
-            if there is None or not there.ragged:
-                return block(queries, elements, multiplicity)
-            if there.once:  # no mask is needed
-                return block(queries, elements)
-            return block(queries, elements, multiplicity, there.lengths + elements.shape[1] - there.entries)
+            return block(queries, elements, None if self.once else multiplicity)
         return block.finish(queries, self.attend(block, queries))
 
     def attend(self, block: AttentionBlock, queries: Tensor) -> Attended:

@@ -17,8 +17,8 @@ From d(c) and d(t) to the gradients of what went in, given the peak, which is a 
     (7)  d(x_n) = (d(z_n) - mean of d(z_n) - z_n times the mean of d(z_n) z_n) / deviation_n
 
 where means are over the D numbers of a row; (7) is the backward of LayerNorm without weights. All of this is sums over
-n, or of one n alone: threads take pieces of the sets, each by itself (team.py), in compiled blocks (blocks.cpp), by
-tensor operations (tiles.py), or on a GPU by kernels of Triton (launched.py).
+n, or of one n alone: threads take pieces of the sets, each by itself (team.py), in compiled blocks (blocks.cpp) or
+by tensor operations (tiles.py).
 
 The numbers of z_n sum to 0. So products with z_n are the same with u_p less its mean, and t_p and d(u_p) have no mean.
 """
@@ -34,7 +34,7 @@ from torch import Tensor
 
 from omniset.core.attention import zero_if_minus_inf
 from omniset.core.states import wide
-from omniset.kernels import blocks, launched, tiles
+from omniset.kernels import blocks, tiles
 from omniset.kernels.derived import derived
 from omniset.kernels.pages import empty
 from omniset.kernels.team import backward_in_one_thread, by_set, pieces, share_out, slots
@@ -120,8 +120,7 @@ def _in_blocks(
 def _in_tiles(
     x: Tensor, log_m: Tensor | None, rows: Tensor, top: Tensor, known: bool, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    form = launched if launched.takes(x, rows) else tiles
-    sums = share_out(pieces(x), partial(form.gather, x, log_m, rows, top, known, eps))
+    sums = share_out(pieces(x), partial(tiles.gather, x, log_m, rows, top, known, eps))
     tops, weights, totals = (torch.cat(some) for some in zip(*sums, strict=True))
     return tops, weights, totals
 
@@ -147,8 +146,7 @@ def _in_blocks_backward(
 
 
 def _in_tiles_backward(x: Tensor, log_m: Tensor | None, rows: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
-    form = launched if launched.takes(x, rows) else tiles
-    sums = share_out(pieces(x), partial(form.gather_backward, x, log_m, rows, *arguments))
+    sums = share_out(pieces(x), partial(tiles.gather_backward, x, log_m, rows, *arguments))
     d_rows, d_offset = (torch.stack(some) for some in zip(*sums, strict=True))
     return d_rows, d_offset
 

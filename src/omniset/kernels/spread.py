@@ -39,7 +39,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from omniset.kernels import blocks, launched, tiles
+from omniset.kernels import blocks, tiles
 from omniset.kernels.derived import derived
 from omniset.kernels.pages import empty
 from omniset.kernels.team import backward_in_one_thread, by_set, pieces, share_out, slots
@@ -114,8 +114,7 @@ def _in_blocks(
 
 
 def _in_tiles(x: Tensor, keys: Tensor, offset: Tensor, values: Tensor, heads: int, *arguments: Any) -> None:
-    form = launched if launched.takes(x, keys, heads) else tiles
-    share_out(pieces(x), partial(form.spread, x, keys, offset, values, heads, *arguments))
+    share_out(pieces(x), partial(tiles.spread, x, keys, offset, values, heads, *arguments))
 
 
 def _in_blocks_backward(
@@ -151,7 +150,6 @@ def _in_blocks_backward(
 def _in_tiles_backward(
     x: Tensor, d_out: Tensor, keys: Tensor, offset: Tensor, values: Tensor, heads: int, *arguments: Any
 ) -> list[Tensor]:
-    form = launched if launched.takes(x, keys, heads) else tiles
-    sums = share_out(pieces(x), partial(form.spread_backward, x, d_out, keys, offset, values, heads, *arguments))
+    sums = share_out(pieces(x), partial(tiles.spread_backward, x, d_out, keys, offset, values, heads, *arguments))
     of_sets, of_ffn = [*zip(*sums, strict=True)][:3], [*zip(*sums, strict=True)][3:]
     return [torch.cat(some) for some in of_sets] + [torch.stack(some) for some in of_ffn]

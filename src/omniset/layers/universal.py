@@ -8,9 +8,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Literal, NamedTuple
 
-import numpy as np
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from omniset.core.attention import Attended, AttentionState, SigmoidState
@@ -77,11 +76,7 @@ class AttentionBlock(nn.Module):
         queries: Float[Tensor, "#sets queries dim"],
         elements: Float[Tensor, "sets elements dim"],
         multiplicity: Shaped[Tensor, "sets elements"] | None = None,
-        lengths: Int[np.ndarray, " sets"] | None = None,
     ) -> Float[Tensor, "sets queries dim"]:
-        """Args:
-        lengths: Of each set so many elements are there, once each, and the queries are they; None: not known.
-        """
         learned = multiplicity is not None and multiplicity.requires_grad  # log has no gradient at 0
         at_once = not learned and self.probe is None and self.size_scale is None and whole.takes(queries, elements)
         form, parts = folded.form(self, queries, elements, multiplicity, others=at_once)
@@ -96,7 +91,7 @@ class AttentionBlock(nn.Module):
         # All elements are here: PyTorch's fused attention computes the same, without keeping the weights.
         q, k, v = self._heads(queries, elements, self._size(elements, multiplicity))
         q = q.expand(len(k), -1, -1, -1)
-        return self._combine(queries, fused_attention(q, k, v, multiplicity, self.scale, lengths))
+        return self._combine(queries, fused_attention(q, k, v, multiplicity, self.scale))
 
     def reduce(
         self,
