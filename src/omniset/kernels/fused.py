@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,7 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from omniset.core.attention import log_multiplicity
-from omniset.kernels.derived import derived
 from omniset.kernels.private import KNOWS_TRANSFORMS, transformed
 
 
@@ -80,3 +80,14 @@ class FusedAttention(torch.autograd.Function):
             return (plain_attention(q, k, v, bias, empty, ctx.scale),)
 
         return None, *derived(plain, (q, k, v), (d,)), *[None] * 3
+
+
+def derived(
+    function: Callable[..., tuple[Tensor, ...]], inputs: tuple[Tensor | None, ...], upstream: tuple[Tensor, ...]
+) -> list[Tensor | None]:
+    """Gradients of the inputs that can themselves be differentiated; None of what needs none."""
+    # An input may come from another one: what is wanted ends at views of them.
+    views = [None if x is None else x.view_as(x) for x in inputs]
+    wanted = [x for x in views if x is not None and x.requires_grad]
+    gradients = iter(torch.autograd.grad(function(*views), wanted, upstream, create_graph=True, allow_unused=True))
+    return [next(gradients) if x is not None and x.requires_grad else None for x in views]
