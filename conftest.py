@@ -5,16 +5,12 @@ with OMNISET_CHECKED=all, as tests/test_checked.py runs the tests of these packa
 """
 
 import gc
-import importlib.util
 import inspect
 import os
 import signal
 import sys
 from pathlib import Path
 from types import FrameType, SimpleNamespace
-
-if not Path("/dev/nvidiactl").exists():
-    os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported: without a GPU its kernels are interpreted
 
 import beartype.door  # noqa: F401
 import hypothesis  # noqa: F401
@@ -33,7 +29,6 @@ from jaxtyping import install_import_hook
 # What the package imports is imported above: from within a module that has the checks, Python would not find the
 # compiled code of what is imported, and compile it anew.
 INNERMOST = () if os.environ.get("OMNISET_CHECKED") == "all" else ("core", "engine", "kernels", "layers")
-collect_ignore = [] if importlib.util.find_spec("triton") else ["src/omniset/kernels/programs.py"]
 PARTS = sorted(path.stem for path in (Path(__file__).parent / "src" / "omniset").glob("[a-z]*"))
 install_import_hook([*(f"omniset.{part}" for part in PARTS if part not in INNERMOST), "paper"], "beartype.beartype")
 

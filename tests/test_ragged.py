@@ -10,7 +10,7 @@ from torch import nn
 from omniset.core.sets import SetBatch
 from omniset.encoders import ENCODERS, build
 from omniset.engine import ragged
-from omniset.kernels import fused, whole
+from omniset.kernels import whole
 from omniset.testing import relative_error
 
 LENGTHS = [1, 37, 0, 2, 5, 101, 3, 64]
@@ -140,32 +140,3 @@ def test_sets_without_padding_are_attended_to_without_a_mask(monkeypatch):
     assert relative_error(encoder(SetBatch(batch.elements, learned, validate=False)).elements, got) < 1e-13
     batch.multiplicity[1, 3:] = 0
     assert (encoder(batch).elements - got)[1].abs().max() > 1e-3
-
-
-@pytest.mark.parametrize("tokens", [0, 2])
-def test_sets_without_their_padding(tokens, monkeypatch):
-    """What GPUs that are asked to do compute of ragged sets: outputs and gradients, first and second, of masks."""
-    torch.manual_seed(2)
-    options = {"input_dim": 3, "dim": 8, "depth": 2, "num_heads": 2, "num_outputs": max(tokens, 1)}
-    encoder = build("set-transformer-sab", **options, class_token=bool(tokens)).double()
-    x = torch.randn(4, 7, 3, dtype=torch.float64)
-    lengths, used = torch.tensor([7, 3, 0, 1]), []
-
-    def results():
-        batch = SetBatch(x.clone().requires_grad_(), (torch.arange(7) < lengths[:, None]).long())
-        out = encoder(batch)
-        loss = out.summary.square().sum() + out.elements.square().sum()
-        wanted = [batch.elements, *encoder.parameters()]
-        first = torch.autograd.grad(loss, wanted, create_graph=True)
-        second = torch.autograd.grad(sum(g.square().sum() for g in first), batch.elements, retain_graph=True)
-        return [out.summary, out.elements, *torch.autograd.grad(loss, wanted), *second]
-
-    expected = results()
-    monkeypatch.setenv("OMNISET_GPU", "1")
-    monkeypatch.setattr(fused, "JAGGED", ("cpu",))
-    monkeypatch.setattr(whole, "takes", lambda *_: False)
-    jagged = fused.jagged_attention
-    monkeypatch.setattr(fused, "jagged_attention", lambda *given: used.append(1) or jagged(*given))
-    for got, exact in zip(results(), expected, strict=True):  # the gradient of a bias of keys is 0
-        assert (got - exact).detach().norm() <= 1e-12 * max(float(exact.detach().norm()), 1.0)
-    assert used

@@ -91,7 +91,7 @@ of_many = in_parts("sets", _parts, endings=TABLES, join=_each_set_once)
 
 
 @takes(Reading)
-@takes(SetOptions, but=["level"])
+@takes(SetOptions, but=["level", "gradient"])
 @takes(Saving, "replace")
 def fit(
     sets: Path,

@@ -78,8 +78,6 @@ def compact(
 
 def _exact(x: Tensor | np.ndarray, by: Literal["sort", "hash"] = "sort") -> Int[Tensor, " elements"]:
     """Group numbers of the rows, one column at a time: exact for any dtype, and no row is ever hashed as a whole."""
-    import pandas as pd
-
     if by not in ("sort", "hash"):
         raise ValueError(f"by must be 'sort' or 'hash', got {by!r}")
     if isinstance(x, Tensor):
@@ -88,9 +86,25 @@ def _exact(x: Tensor | np.ndarray, by: Literal["sort", "hash"] = "sort") -> Int[
     columns: Any = x.reshape(len(x), -1).T if x.size else []
     codes = np.zeros(len(x), dtype=np.int64)
     for column in columns:
-        new, found = pd.factorize(np.ascontiguousarray(column), sort=by == "sort", use_na_sentinel=False)
-        codes = pd.factorize(codes * len(found) + new, sort=by == "sort")[0]  # < elements^2, so it fits 64 bits
+        new, number = _codes(column, by)
+        codes, _ = _codes(codes * number + new, by)  # < elements^2, so it fits 64 bits
     return torch.as_tensor(codes, dtype=torch.int64)
+
+
+def _codes(column: Shaped[np.ndarray, " elements"], by: str) -> tuple[Int[np.ndarray, " elements"], int]:
+    """A number for each value, NaN among them, in their order or that of first appearance; and how many there are."""
+    if column.dtype.kind == "O":  # which may have no order
+        import pandas as pd
+
+        codes, found = pd.factorize(np.ascontiguousarray(column), sort=by == "sort", use_na_sentinel=False)
+        return codes, len(found)
+    if by == "sort":
+        found, codes = np.unique(column, return_inverse=True)
+        return codes, len(found)
+    found, first, codes = np.unique(column, return_index=True, return_inverse=True)
+    places = np.empty(len(found), dtype=np.int64)
+    places[first.argsort()] = np.arange(len(found))
+    return places[codes], len(found)
 
 
 def _voxel(x: Tensor, size: float | None = None) -> Int[Tensor, " elements"]:

@@ -16,29 +16,21 @@ class Presence:
 
     Attributes:
         lengths: Of each set the entries up to the last one that is present.
-        entries: Of the padded sets.
-        ragged: Whether all entries up to the last one of each set are present, once each.
+        once: Whether all entries of the padded sets are present, once each.
         mark: Of the multiplicities when this was found out; None where PyTorch does not count changes.
     """
 
     lengths: Int[np.ndarray, " sets"]
-    entries: int
-    ragged: bool
+    once: bool
     mark: tuple[int, int] | None
-
-    @property
-    def once(self) -> bool:
-        """Whether all entries are present, once each."""
-        return self.ragged and bool((self.lengths == self.entries).all())
 
     @classmethod
     def of(cls, multiplicity: Shaped[Tensor, "sets elements"]) -> Presence:
         m = multiplicity.detach()
         places = torch.arange(1, m.shape[1] + 1, device=m.device)
         lengths = ((m > 0) * places).amax(1) if len(places) else m.new_zeros(len(m), dtype=torch.long)
-        up_to_lengths = (m == (places <= lengths[:, None])).all()
-        *each, ragged = torch.cat([lengths, up_to_lengths[None].long()]).tolist()  # one wait for an accelerator
-        return cls(np.array(each, dtype=np.int64), m.shape[1], bool(ragged), _mark(multiplicity))
+        *each, once = torch.cat([lengths, (m == 1).all()[None].long()]).tolist()  # one wait for an accelerator
+        return cls(np.array(each, dtype=np.int64), bool(once), _mark(multiplicity))
 
     def holds(self, multiplicity: Tensor) -> bool:
         return self.mark is not None and self.mark == _mark(multiplicity)

@@ -17,9 +17,8 @@ from omniset.core.sets import SetBatch
 from omniset.core.states import wide
 from omniset.engine.self_attention import AllElements
 from omniset.engine.stack import Stack
-from omniset.engine.stages import Stage
+from omniset.engine.stages import Stage, prepend_ones
 from omniset.engine.stores import GraphStore, Store
-from omniset.engine.tokens import prepend_ones
 from omniset.kernels.private import plain_only
 
 Shard = tuple[int, Tensor, Tensor]
@@ -210,9 +209,9 @@ class StoredShards(RecomputedShards):
         # The run holds what is returned. If that held the run, both would stay until the garbage collector comes.
         source = self.source
         asked = self.whole and source is not None and not (plain_only() or source.multiplicity.requires_grad)
-        presence = source.presence if asked and source is not None else None
+        once = asked and source is not None and source.presence.once
         stream = partial(_stream, self.store, t, len(self.starts) - 1)
-        return AllElements(stream, whole=self.whole, presence=presence)
+        return AllElements(stream, whole=self.whole, once=once)
 
     def first_trained(self) -> int:
         if any(d is not None for d in self.d_source):

@@ -33,9 +33,7 @@ class SetOptions(Computing):
         "auto: a forest on pooled features, a linear method on distances between sets and small networks, ust, beside "
         "each other, weighted by what each says of sets left out; of numbers also ridge on pooled features. Or one of "
         "its simple methods alone: prior, pooled-forest, dissimilarity-linear or, of numbers, pooled-linear. Or one "
-        "network: "
-        "ust, set-transformer-isab, set-transformer-sab, flare, transolver, deep-sets, abmil, dsmil, umbc, sse, fspool "
-        "or strxl.",
+        "network: ust, set-transformer-isab, set-transformer-sab, flare, deep-sets, abmil, umbc, sse, fspool or strxl.",
         choices=methods,
     )
     folds: int | None = option(

@@ -15,7 +15,6 @@ bfloat16 on processors that have units for them.
 from __future__ import annotations
 
 import itertools
-from functools import partial
 from typing import Any
 
 import torch
@@ -25,7 +24,7 @@ from torch import Tensor, nn
 from omniset.core.attention import AttentionState, log_multiplicity
 from omniset.kernels import blocks, costs, private, small
 from omniset.kernels.gather import Gather
-from omniset.kernels.points import Average, FoldedPoints, FoldedQueries
+from omniset.kernels.points import Average, Folded
 from omniset.kernels.spread import Spread
 from omniset.kernels.team import in_one_thread
 from omniset.kernels.tiles import ACTIVATIONS, PRECISION
@@ -154,54 +153,46 @@ def gather(
     factor: Tensor | None = None,
 ) -> AttentionState:
     """As `AttentionBlock.reduce`, for queries (1, Q, D) that all sets share, after projection times `factor`."""
-    work = partial(_gather, parts, queries, elements, multiplicity, peak, factor)
+
+    def work() -> AttentionState:
+        dtype, heads, eps = PRECISION[elements.dtype], parts.heads, parts.norm_elements.eps
+        own, query, key, value, norm = _weights(
+            dtype, parts.norm_queries, parts.query, parts.key, parts.value, parts.norm_elements
+        )
+        points = queries.to(dtype)
+        folded, offset = Folded.apply(heads, parts.scale, parts.norm_queries.eps, points, *own, *query, *key, *norm)
+        if factor is not None:  # both are products with the projected queries
+            of_points = factor.to(dtype).flatten(0, 1).expand(-1, queries.shape[1], 1).reshape(1, -1, 1)
+            folded, offset = folded * of_points, offset * of_points
+        log_m = None if multiplicity is None else log_multiplicity(multiplicity, dtype)
+        given = None if peak is None else peak.flatten(1, 2)
+        measured_peak, weight_sum, total = Gather.apply(elements, log_m, folded, offset, given, eps)
+        average = Average.apply(heads, weight_sum, total, *value, *norm)
+        by_head = heads, -1
+        known = measured_peak.unflatten(1, by_head) if peak is None else peak
+        return AttentionState(known, (weight_sum.unflatten(1, by_head), average))
+
     return in_one_thread(len(elements) * queries.numel() * parts.heads, work)
-
-
-def _gather(
-    parts: Parts,
-    queries: Tensor,
-    elements: Tensor,
-    multiplicity: Tensor | None,
-    peak: Tensor | None,
-    factor: Tensor | None,
-) -> AttentionState:
-    dtype, heads, eps = PRECISION[elements.dtype], parts.heads, parts.norm_elements.eps
-    own, query, key, value, norm = _weights(
-        dtype, parts.norm_queries, parts.query, parts.key, parts.value, parts.norm_elements
-    )
-    points = queries.to(dtype)
-    folded, offset = FoldedQueries.apply(heads, parts.scale, parts.norm_queries.eps, points, *own, *query, *key, *norm)
-    if factor is not None:  # both are products with the projected queries
-        of_points = factor.to(dtype).flatten(0, 1).expand(-1, queries.shape[1], 1).reshape(1, -1, 1)
-        folded, offset = folded * of_points, offset * of_points
-    log_m = None if multiplicity is None else log_multiplicity(multiplicity, dtype)
-    given = None if peak is None else peak.flatten(1, 2)
-    measured_peak, weight_sum, total = Gather.apply(elements, log_m, folded, offset, given, eps)
-    average = Average.apply(heads, weight_sum, total, *value, *norm)
-    by_head = heads, -1
-    peak = measured_peak.unflatten(1, by_head) if peak is None else peak
-    return AttentionState(peak, (weight_sum.unflatten(1, by_head), average))
 
 
 def spread(parts: Parts, elements: Tensor, points: Tensor) -> Tensor:
     """As `AttentionBlock.forward` with elements (B, N, D) for queries, which attend to few points (B, P, D)."""
-    return in_one_thread(points.numel() * parts.heads, partial(_spread, parts, elements, points))
 
+    def work() -> Tensor:
+        dtype, heads, eps = PRECISION[elements.dtype], parts.heads, parts.norm_queries.eps
+        own, *weights = _weights(
+            dtype, parts.norm_elements, parts.value, parts.output, parts.key, parts.query, parts.norm_queries
+        )
+        how = heads, parts.scale, parts.norm_elements.eps
+        keys, offset, values = Folded.apply(*how, points.to(dtype), *own, *itertools.chain(*weights))
+        ffn: tuple[Tensor | None, ...] = (None,) * 4
+        if parts.ffn is not None:
+            first, _, second = parts.ffn
+            (w1, b1), w2, (norm, bias) = _weights(dtype, first, second, parts.norm_ffn)
+            ffn = w1 * norm, F.linear(bias, w1, b1), *w2
+        return Spread.apply(elements, keys, offset, values, heads, parts.activation, eps, *ffn)
 
-def _spread(parts: Parts, elements: Tensor, points: Tensor) -> Tensor:
-    dtype, heads, eps = PRECISION[elements.dtype], parts.heads, parts.norm_queries.eps
-    own, *weights = _weights(
-        dtype, parts.norm_elements, parts.value, parts.output, parts.key, parts.query, parts.norm_queries
-    )
-    how = heads, parts.scale, parts.norm_elements.eps
-    keys, offset, values = FoldedPoints.apply(*how, points.to(dtype), *own, *itertools.chain(*weights))
-    ffn: tuple[Tensor | None, ...] = (None,) * 4
-    if parts.ffn is not None:
-        first, _, second = parts.ffn
-        (w1, b1), w2, (norm, bias) = _weights(dtype, first, second, parts.norm_ffn)
-        ffn = w1 * norm, F.linear(bias, w1, b1), *w2
-    return Spread.apply(elements, keys, offset, values, heads, parts.activation, eps, *ffn)
+    return in_one_thread(points.numel() * parts.heads, work)
 
 
 def _weights(dtype: torch.dtype, *layers: Any) -> list[tuple[Tensor, Tensor]]:

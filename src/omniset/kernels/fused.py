@@ -2,64 +2,33 @@
 
 from __future__ import annotations
 
-import warnings
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from omniset.core.attention import log_multiplicity
-from omniset.kernels import launched
-from omniset.kernels.derived import derived
 from omniset.kernels.private import KNOWS_TRANSFORMS, transformed
 
-JAGGED = ("cuda",)  # devices whose kernels are faster without a mask
 
-
-def fused_attention(
-    q: Tensor, k: Tensor, v: Tensor, multiplicity: Tensor | None, scale: float, lengths: np.ndarray | None = None
-) -> Tensor:
+def fused_attention(q: Tensor, k: Tensor, v: Tensor, multiplicity: Tensor | None, scale: float) -> Tensor:
     """The average of the values of each set by its keys' weights, 0 for a set without elements.
 
     Args:
         q: (sets, heads, queries, d).
         k: (sets, heads, elements, d); v likewise.
         multiplicity: (sets, elements), of no gradient.
-        lengths: (sets,) how many elements of each set are there, once each, where the queries are these too: then
-            GPUs need no mask, which keeps them from their fastest kernels. The others have an average of 0.
     """
     plain = transformed() or not KNOWS_TRANSFORMS
     bias, empty = (None, None) if multiplicity is None else masks(multiplicity, q.dtype, plain)
     if plain:  # under torch.func.vmap the fused one is a loop, and it has no forward mode
         return plain_attention(q, k, v, bias, empty, scale)
-    if lengths is not None and lengths.any() and launched.asked() and q.device.type in JAGGED:
-        average = jagged_attention(q, k, v, lengths, scale)
-    else:
-        average = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)
+    average = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)
     if torch.compiler.is_compiling() or not average.requires_grad:
         return filled(average, empty)
     return FusedAttention.apply(average, q, k, v, bias, empty, scale)
-
-
-def jagged_attention(q: Tensor, k: Tensor, v: Tensor, lengths: np.ndarray, scale: float) -> Tensor:
-    """Of sets without their padding, one after the other in memory."""
-    sets, heads, entries, width = q.shape
-    rows = torch.from_numpy(np.flatnonzero(np.arange(entries) < lengths[:, None])).to(q.device)  # known without waiting
-    offsets = torch.from_numpy(np.concatenate([[0], lengths.cumsum()])).to(q.device)
-    bounds: Any = {"min_seqlen": int(lengths.min()), "max_seqlen": int(lengths.max())}
-
-    def packed(x: Tensor) -> Tensor:
-        values = x.transpose(1, 2).flatten(0, 1)[rows]
-        return torch.nested.nested_tensor_from_jagged(values, offsets, **bounds).transpose(1, 2)
-
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*nested tensors is in prototype")
-        average: Any = F.scaled_dot_product_attention(packed(q), packed(k), packed(v), scale=scale)
-    values = average.transpose(1, 2).values()
-    out = values.new_zeros(sets * entries, heads, width).index_copy(0, rows, values)
-    return out.view(sets, entries, heads, width).transpose(1, 2)
 
 
 def masks(multiplicity: Tensor, dtype: torch.dtype, differentiable: bool = False) -> tuple[Tensor, Tensor]:
@@ -111,3 +80,14 @@ class FusedAttention(torch.autograd.Function):
             return (plain_attention(q, k, v, bias, empty, ctx.scale),)
 
         return None, *derived(plain, (q, k, v), (d,)), *[None] * 3
+
+
+def derived(
+    function: Callable[..., tuple[Tensor, ...]], inputs: tuple[Tensor | None, ...], upstream: tuple[Tensor, ...]
+) -> list[Tensor | None]:
+    """Gradients of the inputs that can themselves be differentiated; None of what needs none."""
+    # An input may come from another one: what is wanted ends at views of them.
+    views = [None if x is None else x.view_as(x) for x in inputs]
+    wanted = [x for x in views if x is not None and x.requires_grad]
+    gradients = iter(torch.autograd.grad(function(*views), wanted, upstream, create_graph=True, allow_unused=True))
+    return [next(gradients) if x is not None and x.requires_grad else None for x in views]

@@ -17,14 +17,15 @@ From d(c) and d(t) to the gradients of what went in, given the peak, which is a 
     (7)  d(x_n) = (d(z_n) - mean of d(z_n) - z_n times the mean of d(z_n) z_n) / deviation_n
 
 where means are over the D numbers of a row; (7) is the backward of LayerNorm without weights. All of this is sums over
-n, or of one n alone: threads take pieces of the sets, each by itself (team.py), in compiled blocks (blocks.cpp), by
-tensor operations (tiles.py), or on a GPU by kernels of Triton (launched.py).
+n, or of one n alone: threads take pieces of the sets, each by itself (team.py), in compiled blocks (blocks.cpp) or
+by tensor operations (tiles.py).
 
 The numbers of z_n sum to 0. So products with z_n are the same with u_p less its mean, and t_p and d(u_p) have no mean.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -34,11 +35,11 @@ from torch import Tensor
 
 from omniset.core.attention import zero_if_minus_inf
 from omniset.core.states import wide
-from omniset.kernels import blocks, launched, tiles
-from omniset.kernels.derived import derived
+from omniset.kernels import blocks, tiles
+from omniset.kernels.fused import derived
 from omniset.kernels.pages import empty
 from omniset.kernels.team import backward_in_one_thread, by_set, pieces, share_out, slots
-from omniset.kernels.tiles import centred
+from omniset.kernels.tiles import Elements, centred
 
 MODERATE = 50.0  # exp(-50) and sums of many exp(50) are well within float32
 
@@ -61,7 +62,7 @@ class Gather(torch.autograd.Function):
         start = folded.new_full((len(x), folded.shape[1], 1), 0 if known else -torch.inf)
         start = start if peak is None else peak.to(folded.dtype) - offset
         work = _in_blocks if blocks.takes(x) else _in_tiles
-        top, weight, total = work(x, log_m, rows, start, known, eps)
+        top, weight, total = work(Elements(x, log_m, eps), rows, start, known)
         if len(top) > len(x):  # a set in several pieces
             tops, weights, totals = (by_set(some, len(x)) for some in (top, weight, total))
             top = tops.amax(1)
@@ -97,17 +98,16 @@ class Gather(torch.autograd.Function):
         dtype, rows = folded.dtype, folded[0]
         d_x = empty(x.shape, x) if ctx.needs_input_grad[0] else None
         d_log_m = torch.empty_like(log_m) if log_m is not None and ctx.needs_input_grad[1] else None
-        d_weight, d_total = d_weight.to(dtype), centred(d_total.to(dtype))
+        upstream = d_weight.to(dtype), centred(d_total.to(dtype))
         work = _in_blocks_backward if blocks.takes(x) else _in_tiles_backward
-        sums = work(x, log_m, rows, top, d_weight, d_total, d_x, d_log_m, ctx.eps)
+        sums = work(Elements(x, log_m, ctx.eps), rows, top, upstream, (d_x, d_log_m))
         d_rows, d_offset = (some.sum(0) for some in sums)
         return d_x, d_log_m, d_rows.to(dtype)[None], d_offset.to(dtype)[None, :, None], None, None
 
 
-def _in_blocks(
-    x: Tensor, log_m: Tensor | None, rows: Tensor, top: Tensor, known: bool, eps: float
-) -> tuple[Tensor, Tensor, Tensor]:
+def _in_blocks(elements: Elements, rows: Tensor, top: Tensor, known: bool) -> tuple[Tensor, Tensor, Tensor]:
     """top, c and t of each slot."""
+    x, log_m, eps = elements
     parts, (points, dim) = pieces(x), rows.shape
     number = slots(parts)
     tops = top if number == len(x) else top.repeat_interleave(number // max(len(x), 1), 0)
@@ -117,38 +117,27 @@ def _in_blocks(
     return tops, weights, totals
 
 
-def _in_tiles(
-    x: Tensor, log_m: Tensor | None, rows: Tensor, top: Tensor, known: bool, eps: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    form = launched if launched.takes(x, rows) else tiles
-    sums = share_out(pieces(x), partial(form.gather, x, log_m, rows, top, known, eps))
+def _in_tiles(elements: Elements, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    sums = share_out(pieces(elements.x), partial(tiles.gather, elements, *arguments))
     tops, weights, totals = (torch.cat(some) for some in zip(*sums, strict=True))
     return tops, weights, totals
 
 
 def _in_blocks_backward(
-    x: Tensor,
-    log_m: Tensor | None,
-    rows: Tensor,
-    top: Tensor,
-    d_weight: Tensor,
-    d_total: Tensor,
-    d_x: Tensor | None,
-    d_log_m: Tensor | None,
-    eps: float,
+    elements: Elements, rows: Tensor, top: Tensor, upstream: Sequence[Tensor], into: Sequence[Tensor | None]
 ) -> tuple[Tensor, Tensor]:
     """d(u) and d(a) of each piece."""
+    (x, log_m, eps), d_total = elements, upstream[1]
     parts, (points, dim) = pieces(x), rows.shape
     d_rows, d_offset = (torch.zeros((len(parts), points, *more), dtype=torch.float64) for more in ((dim,), ()))
     after = torch.cat((d_total.mT, rows.mT.expand(len(x), -1, -1)), 2)
-    arrays = [*blocks.contiguous(x, log_m, rows, top, d_weight, d_total, after), d_x, d_log_m, d_rows, d_offset]
+    arrays = [*blocks.contiguous(x, log_m, rows, top, *upstream, after), *into, d_rows, d_offset]
     blocks.run("gather_backward", x.dtype, arrays, (x.shape[1], dim, points), (eps,), parts)
     return d_rows, d_offset
 
 
-def _in_tiles_backward(x: Tensor, log_m: Tensor | None, rows: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
-    form = launched if launched.takes(x, rows) else tiles
-    sums = share_out(pieces(x), partial(form.gather_backward, x, log_m, rows, *arguments))
+def _in_tiles_backward(elements: Elements, *arguments: Any) -> tuple[Tensor, Tensor]:
+    sums = share_out(pieces(elements.x), partial(tiles.gather_backward, elements, *arguments))
     d_rows, d_offset = (torch.stack(some) for some in zip(*sums, strict=True))
     return d_rows, d_offset
 

@@ -15,6 +15,7 @@ centred. Tensors of points of B sets lie heads outermost, (H, B P, ...), where t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from omniset.kernels import private
-from omniset.kernels.derived import derived
+from omniset.kernels.fused import derived
 from omniset.kernels.team import backward_in_one_thread
 
 
@@ -38,77 +39,58 @@ class Scores(NamedTuple):
     norm_bias: Tensor
 
 
-class FoldedQueries(torch.autograd.Function):
-    """u (B, H P, D) and o (B, H P, 1) of points (B, P, D), less the norm's eps."""
+class Folded(torch.autograd.Function):
+    """u (B, H P, D) and o (B, H P, 1) of points (B, P, D), less the norm's eps; and values V (B, H P, D), which
+    elements that attend to points need of them, where `weights` begin with weight and bias of the projection of values
+    and of the output. The last six are Scores; w and b are of the points' norm.
+    """
 
     @staticmethod
     def forward(ctx: Any, heads: int, scale: float, eps: float, points: Tensor, w: Tensor, b: Tensor, *weights: Tensor):
         y, mean, deviation = torch.native_layer_norm(points, points.shape[-1:], w, b, eps)
-        q, turned, bias = _scored(y, Scores(*weights), heads, scale)
-        ctx.save_for_backward(points, w, b, *weights, y, mean, deviation, q, turned, bias)
-        ctx.how, ctx.numbers = (heads, scale, eps), turned.numel()
-        return _folded(q, turned, bias, weights[4], len(points))
+        *of_values, q, turned, bias = *weights[:-6], *_scored(y, Scores(*weights[-6:]), heads, scale)
+        folded: tuple[Tensor, ...] = _folded(q, turned, bias, weights[-2], len(points))
+        kept = [y, mean, deviation, q, turned, bias]
+        if of_values:
+            value, value_bias, output, output_bias = of_values
+            kept.append(_split(F.linear(y, value, value_bias), heads))  # (H, B P, d)
+            values = torch.bmm(kept[-1], _by_columns(output, heads)) + output_bias / heads
+            folded = *folded, _by_sets(values, len(points))
+        ctx.save_for_backward(points, w, b, *weights, *kept)
+        ctx.how, ctx.numbers, ctx.number = (heads, scale, eps), turned.numel(), 3 + len(weights)
+        return folded
 
     @staticmethod
     def plain(heads: int, scale: float, eps: float, points: Tensor, w: Tensor, b: Tensor, *weights: Tensor):
         y = F.layer_norm(points, points.shape[-1:], w, b, eps)
-        return _plain_scores(y, Scores(*weights), heads, scale)
-
-    @staticmethod
-    @backward_in_one_thread
-    def backward(ctx: Any, d_folded: Tensor, d_offset: Tensor):
-        points, w, b, *weights, y, mean, deviation, q, turned, bias = ctx.saved_tensors
-        if torch.is_grad_enabled():  # a second derivative is wanted
-            inputs = (points, w, b, *weights)
-            return None, None, None, *derived(partial(FoldedQueries.plain, *ctx.how), inputs, (d_folded, d_offset))
-        d_y, d_weights = _scored_backward(d_folded, d_offset, y, q, turned, bias, Scores(*weights), *ctx.how[:2])
-        return None, None, None, *_norm_backward(d_y, points, mean, deviation, w, b), *d_weights
-
-
-class FoldedPoints(torch.autograd.Function):
-    """As FoldedQueries, and values V (B, H P, D): what elements that attend to points need of them.
-
-    `inputs` are the points, weight and bias of their norm, of the projection of values and of the output, and Scores.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, heads: int, scale: float, eps: float, *inputs: Tensor):
-        points, w, b, value, value_bias, output, output_bias, *weights = inputs
-        y, mean, deviation = torch.native_layer_norm(points, points.shape[-1:], w, b, eps)
-        q, turned, bias = _scored(y, Scores(*weights), heads, scale)
-        v = _split(F.linear(y, value, value_bias), heads)  # (H, B P, d)
-        values = torch.bmm(v, _by_columns(output, heads)) + output_bias / heads
-        ctx.save_for_backward(*inputs, y, mean, deviation, q, turned, bias, v)
-        ctx.how, ctx.numbers = (heads, scale, eps), turned.numel()
-        folded, offset = _folded(q, turned, bias, weights[4], len(points))
-        return folded, offset, _by_sets(values, len(points))
-
-    @staticmethod
-    def plain(heads: int, scale: float, eps: float, *inputs: Tensor):
-        points, w, b, value, value_bias, output, output_bias, *weights = inputs
-        y = F.layer_norm(points, points.shape[-1:], w, b, eps)
+        folded = _folded(*_scored(y, Scores(*weights[-6:]), heads, scale), weights[-2], len(points))
+        if len(weights) == 6:
+            return folded
+        value, value_bias, output, output_bias = weights[:-6]
         values = torch.bmm(_split(F.linear(y, value, value_bias), heads), _by_columns(output, heads))
-        scores = _plain_scores(y, Scores(*weights), heads, scale)
-        return *scores, _by_sets(values + output_bias / heads, len(points))
+        return *folded, _by_sets(values + output_bias / heads, len(points))
 
     @staticmethod
     @backward_in_one_thread
-    def backward(ctx: Any, d_folded: Tensor, d_offset: Tensor, d_values: Tensor):
+    def backward(ctx: Any, *upstream: Tensor):
         saved = ctx.saved_tensors  # under torch.utils.checkpoint they can be asked for only once
-        inputs, kept = saved[:13], saved[13:]
+        inputs, kept = saved[: ctx.number], saved[ctx.number :]
         if torch.is_grad_enabled():  # a second derivative is wanted
-            upstream = d_folded, d_offset, d_values
-            return None, None, None, *derived(partial(FoldedPoints.plain, *ctx.how), inputs, upstream)
-        points, w, b, value, _, output, _, *weights = inputs
-        y, mean, deviation, q, turned, bias, v = kept
+            return None, None, None, *derived(partial(Folded.plain, *ctx.how), inputs, upstream)
+        (points, w, b, *weights), (y, mean, deviation, q, turned, bias, *v) = inputs, kept
         heads, scale, _ = ctx.how
-        d_y, d_weights = _scored_backward(d_folded, d_offset, y, q, turned, bias, Scores(*weights), heads, scale)
-        d = _by_heads(d_values, heads)  # (H, B P, D)
-        d_output = torch.bmm(d.mT, v).transpose(0, 1).reshape(output.shape)
-        d_v = _joined(torch.bmm(d, _by_columns(output, heads).mT))
-        d_y = torch.addmm(d_y, d_v, value)
-        of_values = d_v.mT @ y.flatten(0, 1), d_v.sum(0), d_output, d.sum((0, 1)) / heads
-        return None, None, None, *_norm_backward(d_y, points, mean, deviation, w, b), *of_values, *d_weights
+        of_values: list[Tensor] = []
+        between, scores = (y, q, turned, bias), Scores(*weights[-6:])
+        d_y, d_weights = _scored_backward(upstream[0], upstream[1], between, scores, heads, scale)
+        if v:
+            value, _, output, _ = weights[:-6]
+            d = _by_heads(upstream[2], heads)  # (H, B P, D)
+            d_output = torch.bmm(d.mT, v[0]).transpose(0, 1).reshape(output.shape)
+            d_v = _joined(torch.bmm(d, _by_columns(output, heads).mT))
+            d_y = torch.addmm(d_y, d_v, value)
+            of_values = [d_v.mT @ y.flatten(0, 1), d_v.sum(0), d_output, d.sum((0, 1)) / heads]
+        d_points = private.norm_backward(d_y.view(points.shape), points, mean, deviation, w, b)
+        return None, None, None, *d_points, *of_values, *d_weights
 
 
 class Average(torch.autograd.Function):
@@ -163,23 +145,11 @@ def _folded(q: Tensor, turned: Tensor, bias: Tensor, norm: Tensor, sets: int) ->
     return _by_sets(folded - folded.mean(-1, True), sets), _by_sets(offset, sets)
 
 
-def _plain_scores(y: Tensor, weights: Scores, heads: int, scale: float) -> tuple[Tensor, Tensor]:
-    q, turned, bias = _scored(y, weights, heads, scale)
-    return _folded(q, turned, bias, weights.norm, len(y))
-
-
 def _scored_backward(
-    d_folded: Tensor,
-    d_offset: Tensor,
-    y: Tensor,
-    q: Tensor,
-    turned: Tensor,
-    bias: Tensor,
-    weights: Scores,
-    heads: int,
-    scale: float,
+    d_folded: Tensor, d_offset: Tensor, between: Sequence[Tensor], weights: Scores, heads: int, scale: float
 ) -> tuple[Tensor, list[Tensor]]:
-    """d(LN(p)) (B P, D) and the gradients of the weights."""
+    """d(LN(p)) (B P, D) and the gradients of the weights, given LN(p) and what `_scored` made of it."""
+    y, q, turned, bias = between
     g, o = _by_heads(d_folded - d_folded.mean(-1, True), heads), _by_heads(d_offset, heads)
     far = weights.far.view(heads, -1, weights.far.shape[1])
     d_turned = g * weights.norm
@@ -190,12 +160,6 @@ def _scored_backward(
     d_norm, d_norm_bias = (g * turned).sum((0, 1)), torch.mv(weights.far.mT, d_bias)
     d_own = d_q.mT @ y.flatten(0, 1)
     return d_q @ weights.own, [d_own, d_q.sum(0), d_far, d_bias, d_norm, d_norm_bias]
-
-
-def _norm_backward(
-    d_y: Tensor, points: Tensor, mean: Tensor, deviation: Tensor, w: Tensor, b: Tensor
-) -> tuple[Tensor, ...]:
-    return private.norm_backward(d_y.view(points.shape), points, mean, deviation, w, b)
 
 
 def _by_columns(output: Tensor, heads: int) -> Tensor:

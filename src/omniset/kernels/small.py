@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from omniset.kernels import blocks, costs, pages, private
-from omniset.kernels.derived import derived
-from omniset.kernels.fused import masks
+from omniset.kernels.fused import derived, masks
 from omniset.kernels.team import PIECES, Piece
 
 ACTIVATIONS = (nn.ReLU, None)  # that small.cpp has; None: no FFN

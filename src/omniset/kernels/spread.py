@@ -39,11 +39,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from omniset.kernels import blocks, launched, tiles
-from omniset.kernels.derived import derived
+from omniset.kernels import blocks, tiles
+from omniset.kernels.fused import derived
 from omniset.kernels.pages import empty
 from omniset.kernels.team import backward_in_one_thread, by_set, pieces, share_out, slots
-from omniset.kernels.tiles import FFN, centred
+from omniset.kernels.tiles import FFN, How, Points, centred
 
 COMPILED = nn.ReLU, None  # activations that blocks have; None: no FFN
 
@@ -59,8 +59,8 @@ class Spread(torch.autograd.Function):
     def forward(ctx: Any, x, keys, offset, values, heads: int, activation: Any, eps: float, w1, b1, w2, b2):
         x = x.contiguous()
         out, ffn = empty(x.shape, x), None if w1 is None else (centred(w1), b1, w2, b2)
-        work, how = _in_blocks if _compiled(x, activation) else _in_tiles, (heads, activation, eps)
-        work(x, keys, offset, values, *how, ffn, out)
+        work, how = _in_blocks if _compiled(x, activation) else _in_tiles, How(heads, activation, eps)
+        work(x, Points(keys, offset, values), how, ffn, out)
         ctx.save_for_backward(x, keys, offset, values, w1, b1, w2, b2)
         ctx.how, ctx.numbers = how, keys.numel()
         return out
@@ -85,8 +85,8 @@ class Spread(torch.autograd.Function):
             return *gradients[:4], None, None, None, *gradients[4:]
         dtype, d_x = keys.dtype, empty(x.shape, x)
         ffn = None if w1 is None else (centred(w1), b1, w2, b2)
-        work: Any = _in_blocks_backward if _compiled(x, ctx.how[1]) else _in_tiles_backward
-        sums = work(x, d_out, keys, offset, values, *ctx.how, ffn, d_x)
+        work: Any = _in_blocks_backward if _compiled(x, ctx.how.activation) else _in_tiles_backward
+        sums = work(x, d_out, Points(keys, offset, values), ctx.how, ffn, d_x)
         d_keys, d_offset, d_values = (by_set(some, len(x)).sum(1).to(dtype) for some in sums[:3])
         d_ffn = [some.sum(0).to(dtype) for some in sums[3:]]
         gradients = [centred(d_ffn[0]), *d_ffn[1:]] if d_ffn else [None] * 4
@@ -97,42 +97,24 @@ def _compiled(x: Tensor, activation: Any) -> bool:
     return activation in COMPILED and blocks.takes(x)
 
 
-def _in_blocks(
-    x: Tensor,
-    keys: Tensor,
-    offset: Tensor,
-    values: Tensor,
-    heads: int,
-    activation: Any,
-    eps: float,
-    ffn: FFN | None,
-    out: Tensor,
-) -> None:
+def _in_blocks(x: Tensor, points: Points, how: How, ffn: FFN | None, out: Tensor) -> None:
+    keys, offset, values = points
     arrays = blocks.contiguous(x, keys, offset, values.mT, *(ffn or [None] * 4), out)
-    numbers = x.shape[1], x.shape[2], keys.shape[1], heads, 0 if ffn is None else len(ffn[0])
-    blocks.run("spread", x.dtype, arrays, numbers, (eps,), pieces(x))
+    numbers = x.shape[1], x.shape[2], keys.shape[1], how.heads, 0 if ffn is None else len(ffn[0])
+    blocks.run("spread", x.dtype, arrays, numbers, (how.eps,), pieces(x))
 
 
-def _in_tiles(x: Tensor, keys: Tensor, offset: Tensor, values: Tensor, heads: int, *arguments: Any) -> None:
-    form = launched if launched.takes(x, keys, heads) else tiles
-    share_out(pieces(x), partial(form.spread, x, keys, offset, values, heads, *arguments))
+def _in_tiles(x: Tensor, *arguments: Any) -> None:
+    share_out(pieces(x), partial(tiles.spread, x, *arguments))
 
 
 def _in_blocks_backward(
-    x: Tensor,
-    d_out: Tensor,
-    keys: Tensor,
-    offset: Tensor,
-    values: Tensor,
-    heads: int,
-    activation: Any,
-    eps: float,
-    ffn: FFN | None,
-    d_x: Tensor,
+    x: Tensor, d_out: Tensor, points: Points, how: How, ffn: FFN | None, d_x: Tensor
 ) -> list[Tensor]:
     """d(k), d(a) and d(v) of each slot; d(W_1), d(b_1), d(W_2) and d(b_2) of each piece."""
-    parts, (points, dim) = pieces(x), keys.shape[1:]
-    shapes: list[tuple[int, ...]] = [(slots(parts), points, size) for size in (dim, 1, dim)]
+    keys, offset, values = points
+    parts, (number, dim) = pieces(x), keys.shape[1:]
+    shapes: list[tuple[int, ...]] = [(slots(parts), number, size) for size in (dim, 1, dim)]
     of_ffn: list[Tensor | None] = [None] * 4
     if ffn is not None:
         w1, b1, w2, b2 = ffn
@@ -142,16 +124,13 @@ def _in_blocks_backward(
     weights = blocks.contiguous(keys, keys.mT, offset, values, values.mT, *of_ffn)
     width = 0 if ffn is None else len(ffn[0])
     # A gradient may be one number for all, as that of a sum is, which is nowhere written out.
-    numbers = x.shape[1], dim, points, heads, width, *d_out.stride()
+    numbers = x.shape[1], dim, number, how.heads, width, *d_out.stride()
     arrays = [x, d_out, *weights, d_x, *sums, *[None] * (7 - len(sums))]
-    blocks.run("spread_backward", x.dtype, arrays, numbers, (eps,), parts)
+    blocks.run("spread_backward", x.dtype, arrays, numbers, (how.eps,), parts)
     return sums if ffn is None else [*sums[:5], sums[5].mT, sums[6]]
 
 
-def _in_tiles_backward(
-    x: Tensor, d_out: Tensor, keys: Tensor, offset: Tensor, values: Tensor, heads: int, *arguments: Any
-) -> list[Tensor]:
-    form = launched if launched.takes(x, keys, heads) else tiles
-    sums = share_out(pieces(x), partial(form.spread_backward, x, d_out, keys, offset, values, heads, *arguments))
+def _in_tiles_backward(x: Tensor, *arguments: Any) -> list[Tensor]:
+    sums = share_out(pieces(x), partial(tiles.spread_backward, x, *arguments))
     of_sets, of_ffn = [*zip(*sums, strict=True)][:3], [*zip(*sums, strict=True)][3:]
     return [torch.cat(some) for some in of_sets] + [torch.stack(some) for some in of_ffn]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -38,6 +38,30 @@ ACTIVATIONS: dict[type[nn.Module], Activation] = {  # and gradients, from their 
 }
 Rows = tuple[slice, slice]
 FFN = tuple[Tensor, Tensor, Tensor, Tensor]
+
+
+class Elements(NamedTuple):
+    """What points attend to: elements (B, N, D), their log m (B, N) or None, and the norm's eps."""
+
+    x: Tensor
+    log_m: Tensor | None
+    eps: float
+
+
+class Points(NamedTuple):
+    """What elements attend to: keys (B, P, D), offsets (B, P, 1) and values (B, P, D), heads side by side."""
+
+    keys: Tensor
+    offset: Tensor
+    values: Tensor
+
+
+class How(NamedTuple):
+    """What of it is no tensor: `activation` is the class of the FFN's, None without one."""
+
+    heads: int
+    activation: Any
+    eps: float
 
 
 def tiles(x: Tensor, piece: Piece) -> Iterator[Rows]:
@@ -112,10 +136,9 @@ def normalised_backward(d: Tensor, z: Tensor, inverse: Tensor) -> Tensor:
 # ---------------------------------------------------------------------------------------------------- gather
 
 
-def gather(
-    x: Tensor, log_m: Tensor | None, rows: Tensor, top: Tensor, known: bool, eps: float, piece: Piece
-) -> tuple[Tensor, Tensor, Tensor]:
+def gather(elements: Elements, rows: Tensor, top: Tensor, known: bool, piece: Piece) -> tuple[Tensor, Tensor, Tensor]:
     """(top, c, t) of the sets of a piece: (b, P, 1), (b, P, 1) and (b, P, D), for points `rows` (P, D)."""
+    x, log_m, eps = elements
     dtype, low, work = rows.dtype, narrow(x.dtype), workspace(rows)
     low_rows, top = rows.to(low), top[piece.first : piece.last].clone()
     weight, total = (wide(rows.new_zeros(*top.shape[:2], size)) for size in (1, rows.shape[1]))
@@ -142,18 +165,12 @@ def gather(
 
 
 def gather_backward(
-    x: Tensor,
-    log_m: Tensor | None,
-    rows: Tensor,
-    top: Tensor,
-    d_weight: Tensor,
-    d_total: Tensor,
-    d_x: Tensor | None,
-    d_log_m: Tensor | None,
-    eps: float,
-    piece: Piece,
+    elements: Elements, rows: Tensor, top: Tensor, upstream: Sequence[Tensor], into: Sequence[Any], piece: Piece
 ) -> tuple[Tensor, Tensor]:
-    """d(u) (P, D) and d(a) (P,) of a piece; its part of d_x and of d_log_m is written."""
+    """d(u) (P, D) and d(a) (P,) of a piece from `upstream`, d(c) and d(t); `into` are d(x) and d(log m), or None, of
+    which its part is written.
+    """
+    (x, log_m, eps), (d_weight, d_total), (d_x, d_log_m) = elements, upstream, into
     points = rows.shape[0]
     dtype, low, work = rows.dtype, narrow(x.dtype), workspace(rows)
     d_rows, d_offset = wide(torch.zeros_like(rows)), wide(rows.new_zeros(points))
@@ -195,19 +212,9 @@ def _products(points: Tensor, z: Tensor, work: Workspace) -> Tensor:
 # ---------------------------------------------------------------------------------------------------- spread
 
 
-def spread(
-    x: Tensor,
-    keys: Tensor,
-    offset: Tensor,
-    values: Tensor,
-    heads: int,
-    activation: Any,
-    eps: float,
-    ffn: FFN | None,
-    out: Tensor,
-    piece: Piece,
-) -> None:
+def spread(x: Tensor, points: Points, how: How, ffn: FFN | None, out: Tensor, piece: Piece) -> None:
     """The part of `out` of a piece; keys and the rows of W_1 less their means."""
+    (keys, offset, values), heads, eps = points, how.heads, how.eps
     dtype, low, work = keys.dtype, narrow(x.dtype), workspace(keys)
     keys, values = keys.to(low), values.to(low)
     low_ffn = None if ffn is None else [v.to(low) for v in ffn]
@@ -217,32 +224,23 @@ def spread(
         p = work.cast("low p", _weights(keys[b], offset[b], z, heads, work), low)
         y = torch.add(tile, batched(p.mT, values[b].mT, z), out=work("y", *tile.shape))
         if low_ffn is not None:
-            y = ffn_of(y, activation, eps, low_ffn, work)
+            y = ffn_of(y, how, low_ffn, work)
         out[b, n] = y
 
 
-def ffn_of(y: Tensor, activation: Any, eps: float, ffn: Sequence[Tensor], work: Workspace) -> Tensor:
+def ffn_of(y: Tensor, how: How, ffn: Sequence[Tensor], work: Workspace) -> Tensor:
     """A tile y with its FFN added, in y's memory."""
     w1, b1, w2, b2 = ffn
-    u = work.cast("low z", normalised(y, eps, work("z", *y.shape))[0], w1.dtype).flatten(0, 1)
+    u = work.cast("low z", normalised(y, how.eps, work("z", *y.shape))[0], w1.dtype).flatten(0, 1)
     hidden = linear(u, w1, b1, work("hidden", u.shape[0], w1.shape[0], dtype=w1.dtype))
-    return add_linear(y.flatten(0, 1), ACTIVATIONS[activation][0](hidden), w2, b2).view_as(y)
+    return add_linear(y.flatten(0, 1), ACTIVATIONS[how.activation][0](hidden), w2, b2).view_as(y)
 
 
 def spread_backward(
-    x: Tensor,
-    d_out: Tensor,
-    keys: Tensor,
-    offset: Tensor,
-    values: Tensor,
-    heads: int,
-    activation: Any,
-    eps: float,
-    ffn: FFN | None,
-    d_x: Tensor,
-    piece: Piece,
+    x: Tensor, d_out: Tensor, points: Points, how: How, ffn: FFN | None, d_x: Tensor, piece: Piece
 ) -> list[Tensor]:
     """d(k), d(a) and d(v) of the sets of a piece; d(W_1), d(b_1), d(W_2) and d(b_2); its part of d_x is written."""
+    (keys, offset, values), heads, eps = points, how.heads, how.eps
     dtype, low, work = keys.dtype, narrow(x.dtype), workspace(keys)
     of_sets = slice(piece.first, piece.last)
     d_keys, d_offset, d_values = (wide(torch.zeros_like(v[of_sets])) for v in (keys, offset, values))
@@ -260,7 +258,7 @@ def spread_backward(
         if low_ffn is not None:
             y = batched(low_p.mT, low_values[b].mT, work("low y", *tile.shape, dtype=low))
             y = torch.add(tile, y, out=work("y", *tile.shape))
-            d_y = ffn_backward(d_y, y, eps, low_ffn, ACTIVATIONS[activation], d_ffn, work)
+            d_y = ffn_backward(d_y, y, how, low_ffn, d_ffn, work)
         d_y = work.cast("d_y", d_y, dtype)
         low_d_y = work.cast("low d_y", d_y, low)
         d_values[here] += batched(low_p, low_d_y.mT)  # (6)
@@ -277,18 +275,12 @@ def spread_backward(
 
 
 def ffn_backward(
-    d_out: Tensor,
-    y: Tensor,
-    eps: float,
-    ffn: Sequence[Tensor],
-    activation: Activation,
-    sums: list[Tensor],
-    work: Workspace,
+    d_out: Tensor, y: Tensor, how: How, ffn: Sequence[Tensor], sums: list[Tensor], work: Workspace
 ) -> Tensor:
     """The d(y) of a tile from its d(out), in memory of its own; what the tile adds to the sums of the weights."""
     w1, b1, w2, _ = ffn
-    act, act_backward = activation
-    u, inverse = normalised(y, eps, work("u", *y.shape))
+    act, act_backward = ACTIVATIONS[how.activation]
+    u, inverse = normalised(y, how.eps, work("u", *y.shape))
     low_u = work.cast("low u", u, w1.dtype).flatten(0, 1)
     flat = work.cast("low d_out", d_out, w1.dtype).contiguous().flatten(0, 1)
     size = low_u.shape[0], w1.shape[0]

@@ -21,10 +21,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from omniset.kernels import pages, private, small
-from omniset.kernels.derived import derived
-from omniset.kernels.fused import filled, masks, plain_attention
+from omniset.kernels.fused import derived, filled, masks, plain_attention
 from omniset.kernels.team import Piece, pieces, share_out
 from omniset.kernels.tiles import ACTIVATIONS
+
+Tensors = Sequence[Any]
 
 PRECISIONS = (torch.float32, torch.float64)
 MANY = 1 << 18  # numbers in queries, or in elements, from where on pieces of them are shared out
@@ -46,6 +47,17 @@ class How(NamedTuple):
     def of(cls, parts: Any) -> How:
         eps = parts.norm_queries.eps, parts.norm_elements.eps, 0.0 if parts.ffn is None else parts.norm_ffn.eps
         return cls(parts.heads, parts.scale, *eps, parts.activation)
+
+
+class Mask(NamedTuple):
+    """What `omniset.kernels.fused.masks` makes of multiplicities."""
+
+    bias: Tensor | None = None
+    empty: Tensor | None = None
+
+    def of(self, piece: Piece) -> Mask:
+        """What belongs to the sets of the piece."""
+        return Mask(*(None if part is None else part[piece.first : piece.last] for part in self))
 
 
 def takes(queries: Tensor, elements: Tensor) -> bool:
@@ -77,10 +89,10 @@ def apply(parts: Any, queries: Tensor, elements: Tensor, multiplicity: Tensor | 
             if not torch.is_grad_enabled():
                 return small.output(how, m, queries, elements, tensors)[0]
             return small.SmallBlock.apply(how, WholeBlock.plain, m, queries, elements, *tensors)
-    bias, empty = (None, None) if multiplicity is None else masks(multiplicity, queries.dtype)
+    mask = Mask() if multiplicity is None else Mask(*masks(multiplicity, queries.dtype))
     if torch.is_grad_enabled():
-        return WholeBlock.apply(how, bias, empty, queries, elements, *tensors)
-    return _forward(how, bias, empty, queries, elements, tensors, keep=False)[0]
+        return WholeBlock.apply(how, *mask, queries, elements, *tensors)
+    return _forward(how, mask, queries, elements, tensors, keep=False)[0]
 
 
 class WholeBlock(torch.autograd.Function):
@@ -90,7 +102,7 @@ class WholeBlock(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, how: How, bias: Tensor | None, empty: Tensor | None, x: Tensor, y: Tensor, *tensors: Tensor):
-        out, between = _forward(how, bias, empty, x, y, tensors)
+        out, between = _forward(how, Mask(bias, empty), x, y, tensors)
         ctx.how = how
         ctx.number = len(tensors)
         ctx.save_for_backward(bias, empty, x, y, *tensors, *between)
@@ -118,7 +130,7 @@ class WholeBlock(torch.autograd.Function):
         if torch.is_grad_enabled():  # a second derivative is wanted
             function = partial(WholeBlock.plain, ctx.how, bias, empty)
             return None, None, None, *derived(function, (x, y, *tensors), (d,))
-        return None, None, None, *_backward(ctx.how, bias, empty, x, y, tensors, between, d)
+        return None, None, None, *_backward(ctx.how, Mask(bias, empty), x, y, tensors, between, d)
 
 
 def _parts(x: Tensor) -> list[Piece] | None:
@@ -126,16 +138,11 @@ def _parts(x: Tensor) -> list[Piece] | None:
     return pieces(x) if x.numel() >= MANY else None
 
 
-def _of(tensor: Tensor | None, piece: Piece) -> Tensor | None:
-    """What belongs to the sets of the piece."""
-    return None if tensor is None else tensor[piece.first : piece.last]
-
-
 def _rows_of(x: Tensor, piece: Piece) -> Tensor:
     return x[piece.first : piece.last, piece.start : piece.stop]
 
 
-def _added(sums: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+def _added(sums: Sequence[Tensors]) -> list[Tensor]:
     """The sums of all pieces, in their order."""
     return [torch.stack(column).sum(0) for column in zip(*sums, strict=True)]
 
@@ -147,13 +154,7 @@ def _by_piece(parts: Sequence[Piece], tensors: Sequence[Any]) -> dict[Piece, Seq
 
 
 def _forward(
-    how: How,
-    bias: Tensor | None,
-    empty: Tensor | None,
-    x: Tensor,
-    y: Tensor,
-    tensors: Sequence[Tensor],
-    keep: bool = True,
+    how: How, mask: Mask, x: Tensor, y: Tensor, tensors: Tensors, keep: bool = True
 ) -> tuple[Tensor, list[Tensor | None]]:
     """The output, and what the gradient needs of the steps between: of the elements, then of the queries, piece by
     piece. `keep`: whether a gradient is wanted; without one, what a piece needs is given up after it.
@@ -161,27 +162,20 @@ def _forward(
     k, v, seen = _see_all(how, y, tensors, keep)
     parts = _parts(x) if x.shape[0] == y.shape[0] else None
     if parts is None:
-        out, answered = _answer(how, bias, empty, x, k, v, tensors)
+        out, answered = _answer(how, mask, x, k, v, tensors)
         return out, [k, v, *seen, *answered]
     out = pages.empty(x.shape, x)
 
     def work(piece: Piece) -> list[Tensor | None]:
         some = _rows_of(x, piece), k[piece.first : piece.last], v[piece.first : piece.last]
-        _, answered = _answer(how, _of(bias, piece), _of(empty, piece), *some, tensors, _rows_of(out, piece))
+        _, answered = _answer(how, mask.of(piece), *some, tensors, _rows_of(out, piece))
         return answered if keep else []
 
     return out, [k, v, *seen, *itertools.chain(*share_out(parts, work))]
 
 
 def _backward(
-    how: How,
-    bias: Tensor | None,
-    empty: Tensor | None,
-    x: Tensor,
-    y: Tensor,
-    tensors: Sequence[Tensor],
-    between: Sequence[Any],
-    d: Tensor,
+    how: How, mask: Mask, x: Tensor, y: Tensor, tensors: Tensors, between: Tensors, d: Tensor
 ) -> list[Tensor]:
     """Gradients of queries, elements and tensors."""
     k, v, *between = between
@@ -189,15 +183,15 @@ def _backward(
     seen, answers = between[:end], between[end:]
     parts = _parts(x) if x.shape[0] == y.shape[0] else None
     if parts is None:
-        d_x, d_k, d_v, *rest = _answer_backward(how, bias, empty, x, k, v, tensors, answers, d)
+        d_x, d_k, d_v, *rest = _answer_backward(how, mask, (x, k, v), tensors, answers, d)
     else:
         d_x, d_k, d_v = pages.empty(x.shape, x), torch.zeros_like(k), torch.zeros_like(v)
         answered = _by_piece(parts, answers)
 
         def work(piece: Piece) -> list[Tensor]:
             some = _rows_of(x, piece), k[piece.first : piece.last], v[piece.first : piece.last]
-            of_piece = _of(bias, piece), _of(empty, piece), *some, tensors, answered[piece], _rows_of(d, piece)
-            return _answer_backward(how, *of_piece, _rows_of(d_x, piece))[1:]
+            of_piece = mask.of(piece), some, tensors, answered[piece], _rows_of(d, piece), _rows_of(d_x, piece)
+            return _answer_backward(how, *of_piece)[1:]
 
         sums = share_out(parts, work)
         for piece, (of_keys, of_values, *_) in zip(parts, sums, strict=True):
@@ -208,7 +202,7 @@ def _backward(
     return [d_x, d_y, *rest[:2], *of_elements[:2], *rest[2:4], *of_elements[2:], *rest[4:]]
 
 
-def _see_all(how: How, y: Tensor, tensors: Sequence[Tensor], keep: bool) -> tuple[Tensor, Tensor, list[Tensor]]:
+def _see_all(how: How, y: Tensor, tensors: Tensors, keep: bool) -> tuple[Tensor, Tensor, list[Tensor]]:
     """Keys and values (B, H, N, d) of the elements, and what the gradient needs, piece by piece."""
     parts = _parts(y)
     if parts is None:
@@ -225,7 +219,7 @@ def _see_all(how: How, y: Tensor, tensors: Sequence[Tensor], keep: bool) -> tupl
     return k, v, seen
 
 
-def _see(how: How, y: Tensor, tensors: Sequence[Tensor], *out: Tensor) -> list[Tensor]:
+def _see(how: How, y: Tensor, tensors: Tensors, *out: Tensor) -> list[Tensor]:
     """Keys and values of the elements, written to `out` if that is there, and what the gradient needs: rows of all
     sets below each other.
     """
@@ -240,9 +234,7 @@ def _see(how: How, y: Tensor, tensors: Sequence[Tensor], *out: Tensor) -> list[T
     return [k, v, yn, mean, deviation]
 
 
-def _see_all_backward(
-    y: Tensor, tensors: Sequence[Tensor], seen: Sequence[Tensor], d_k: Tensor, d_v: Tensor
-) -> list[Tensor]:
+def _see_all_backward(y: Tensor, tensors: Tensors, seen: Tensors, d_k: Tensor, d_v: Tensor) -> list[Tensor]:
     """Gradients of the elements, of their norm, of key and value."""
     parts = _parts(y)
     if parts is None:
@@ -258,9 +250,7 @@ def _see_all_backward(
     return [d_y, *_added(share_out(parts, work))]
 
 
-def _see_backward(
-    y: Tensor, tensors: Sequence[Tensor], seen: Sequence[Tensor], d_k: Tensor, d_v: Tensor
-) -> list[Tensor]:
+def _see_backward(y: Tensor, tensors: Tensors, seen: Tensors, d_k: Tensor, d_v: Tensor) -> list[Tensor]:
     """Of elements that were seen at once: their gradient, and those of their norm, of key and value."""
     _, _, we, be, _, _, key, _, value, *_ = tensors
     yn, mean, deviation = seen
@@ -271,14 +261,7 @@ def _see_backward(
 
 
 def _answer(
-    how: How,
-    bias: Tensor | None,
-    empty: Tensor | None,
-    x: Tensor,
-    k: Tensor,
-    v: Tensor,
-    tensors: Sequence[Tensor],
-    out: Tensor | None = None,
+    how: How, mask: Mask, x: Tensor, k: Tensor, v: Tensor, tensors: Tensors, out: Tensor | None = None
 ) -> tuple[Tensor, list[Tensor | None]]:
     """The output for queries, of keys and values, written to `out` if that is there; and what the gradient needs, rows
     of all sets below each other.
@@ -290,7 +273,7 @@ def _answer(
     xn = xn.view(-1, *dim)
     q = _split(F.linear(xn, query, query_0), of_x[0], how.heads)
     q = q if of_x[0] == sets else q.expand(sets, -1, -1, -1)
-    a, *attended = _attend(q, k, v, bias, empty, how.scale)
+    a, *attended = _attend(q, k, v, mask, how.scale)
     shape = sets, of_x[1], of_x[2]
     h = F.linear(a, output, output_0).view(shape).add_(x)
     between: list[Tensor | None] = [xn, *of_queries, q, a, *attended, h]
@@ -306,28 +289,19 @@ def _answer(
 
 
 def _answer_backward(
-    how: How,
-    bias: Tensor | None,
-    empty: Tensor | None,
-    x: Tensor,
-    k: Tensor,
-    v: Tensor,
-    tensors: Sequence[Tensor],
-    between: Sequence[Any],
-    d: Tensor,
-    out: Tensor | None = None,
+    how: How, mask: Mask, given: Tensors, tensors: Tensors, between: Tensors, d: Tensor, out: Tensor | None = None
 ) -> list[Tensor]:
     """Gradients of queries (written to `out` if that is there), keys and values; of the queries' norm, of query and
     output; of the FFN's tensors.
     """
-    wq, bq, _, _, query, _, _, _, _, _, output, _, *ffn = tensors
+    (x, k, v), (wq, bq, _, _, query, _, _, _, _, _, output, _, *ffn) = given, tensors
     xn, mean, deviation, q, a, attended, logsumexp, h, *of_ffn = between
     d_ffn: list[Tensor] = []
     if how.activation is not None:
         d, d_ffn = _ffn_backward(how.activation, h, d, ffn, of_ffn)
     d_a, *d_output = _linear_backward(d.reshape(a.shape), a, output)
     d_a = _split(d_a, k.shape[0], how.heads)
-    d_q, d_k, d_v = _attend_backward(d_a, q, k, v, attended, logsumexp, bias, empty, how.scale)
+    d_q, d_k, d_v = _attend_backward(d_a, (q, k, v), attended, logsumexp, mask, how.scale)
     if x.shape[0] < k.shape[0]:  # all sets share the queries
         d_q, d = d_q.sum(0, True), d.sum(0, True)
     d_xn, *d_query = _linear_backward(_rows(d_q), xn, query)
@@ -335,12 +309,11 @@ def _answer_backward(
     return [torch.add(d_x, d, out=d_x if out is None else out), d_k, d_v, *d_norm, *d_query, *d_output, *d_ffn]
 
 
-def _attend(
-    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, empty: Tensor | None, scale: float
-) -> tuple[Tensor, Tensor, Tensor | None]:
+def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float) -> tuple[Tensor, Tensor, Tensor | None]:
     """The heads' averages, side by side in rows; and for the gradient the weights (B, H, N, Q) of few keys, or the
     averages (B, H, Q, d) and the logarithms of the sums of exponentials.
     """
+    bias, empty = mask
     if not _few(q, k):
         average, logsumexp = private.flash(q, k, v, bias, scale)
         return _rows(average if empty is None else filled(average, empty)), average, logsumexp
@@ -352,20 +325,12 @@ def _attend(
 
 
 def _attend_backward(
-    d: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    attended: Tensor,
-    logsumexp: Tensor | None,
-    bias: Tensor | None,
-    empty: Tensor | None,
-    scale: float,
+    d: Tensor, given: Tensors, attended: Tensor, logsumexp: Tensor | None, mask: Mask, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of q, k and v; `attended` and `logsumexp` as `_attend` returned them."""
+    q, k, v = given
     if logsumexp is not None:
-        d = d if empty is None else filled(d, empty)
-        return private.flash_backward(d, q, k, v, attended, logsumexp, bias, scale)
+        return private.flash_backward(filled(d, mask.empty), q, k, v, attended, logsumexp, mask.bias, scale)
     d_weights = torch.matmul(v, d.mT)
     d_scores = private.softmax_backward(d_weights, attended, 2, d_weights)
     return torch.matmul(d_scores.mT, k * scale), torch.matmul(d_scores, q).mul_(scale), torch.matmul(attended, d)
@@ -377,7 +342,7 @@ def _few(q: Tensor, k: Tensor) -> bool:
 
 
 def _ffn_backward(
-    activation: type[torch.nn.Module], h: Tensor, d: Tensor, ffn: Sequence[Tensor], between: Sequence[Tensor]
+    activation: type[torch.nn.Module], h: Tensor, d: Tensor, ffn: Tensors, between: Tensors
 ) -> tuple[Tensor, list[Tensor]]:
     """The gradient of h and those of the FFN's tensors."""
     w, b, first, _, second, _ = ffn
