@@ -15,14 +15,16 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import programs
 from benchmarks.memory import measure
 from benchmarks.results import ROOT, record
 from omniset.microbiomes import TaxonClassifier, read_taxonomy
-from omniset.microbiomes.calling import called, readable
+from omniset.microbiomes.assignments import Calls
 from omniset.microbiomes.candidates import candidates_of
-from omniset.microbiomes.evaluate import evaluate
-from omniset.microbiomes.inputs import pooled
-from omniset.microbiomes.training import mutated
+from omniset.microbiomes.evaluate import BASELINES, evaluate
+from omniset.microbiomes.samples import pooled
+from omniset.microbiomes.sequences import readable
+from omniset.microbiomes.simulate import mutated
 from omniset.runs.files import plain
 from omniset.tables.dna import read_fasta
 
@@ -50,7 +52,8 @@ def main(seed: int = 0) -> None:
 def evaluated(contax: Path, seed: int) -> dict[str, Any]:
     classifier = TaxonClassifier(region=REGION, seed=FIRST + seed, progress=False)
     references = classifier.prepare(contax / "sequences.fasta.xz", read_taxonomy(contax / "taxonomy.tsv.gz"))
-    evaluation = evaluate(classifier, references, seeds=SEEDS, folder=RUNS / "contax", resume=True, say=print)
+    kept: dict[str, Any] = {"seeds": SEEDS, "folder": RUNS / "contax", "resume": True, "say": print}
+    evaluation = evaluate(classifier, references, baselines=BASELINES | programs.installed(), **kept)
     evaluation.comparison.write_rows(RUNS / "contax" / "scores.csv.gz")
     about = {"notes": classifier.notes_, "arguments": classifier.get_params(), "looks": LOOKS}
     return plain({**evaluation.numbers(), **about})
@@ -122,11 +125,10 @@ def rates(model: Path, reads: Path) -> dict[str, float]:
     texts, counts = pooled([reads], False)
     sequences = [texts[name] for name in counts.features]
     times = [time.perf_counter()]
-    plain, usable = readable(classifier.network_, sequences, True)
-    candidates = candidates_of(classifier.network_, classifier.reader, plain)
+    plain, usable = readable(sequences, classifier.network_.strand, True)
+    candidates = candidates_of(classifier.network_, plain)
     times.append(time.perf_counter())
-    trust = (classifier.network_.weights.numpy(), classifier.prior_, classifier.confidence_)
-    called(classifier.taxa_, candidates, usable, counts, *trust, False)
+    Calls.of(classifier.trust_, classifier.taxa_, candidates, usable, counts)
     times.append(time.perf_counter())
     scoring, calling = np.diff(times)
     return {"scoring": len(texts) / scoring, "calling": len(texts) / calling}

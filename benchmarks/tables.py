@@ -860,7 +860,8 @@ def _reads_of(condition: str) -> int:
 
 def microbiomes(found: dict[str, Any]) -> list[str]:
     """Methods by accuracy in known communities, and what is asked of ours."""
-    from omniset.microbiomes.evaluate import BASELINES, PROGRAMS
+    from benchmarks.programs import PROGRAMS
+    from omniset.microbiomes.evaluate import BASELINES
     from omniset.microbiomes.splits import KNOWN, NEW, UNKNOWN
 
     tables, rank = _microbiome_scores(found), found["ranks"][0]
@@ -882,7 +883,9 @@ def microbiomes(found: dict[str, Any]) -> list[str]:
     lines = [f"| method | {' | '.join(name for name, _ in parts)} |", "|---" * (len(parts) + 1) + "|"]
     for method in known.index:
         cells = [f"{values[method]:{'.0f' if 'seconds' in name else '.4f'}}" for name, values in parts]
-        lines.append(f"| {method if method in BASELINES else f'**{method}** (ours)'} | {' | '.join(cells)} |")
+        lines.append(
+            f"| {method if method in {*BASELINES, *PROGRAMS} else f'**{method}** (ours)'} | {' | '.join(cells)} |"
+        )
     sizes, seeds = found["sizes"], len({row["seed"] for row in found["pooled"]})
     lines += [
         "",
@@ -937,7 +940,7 @@ def microbiome_costs(found: dict[str, Any]) -> list[str]:
 
 
 def microbiome_agreement(found: dict[str, Any]) -> list[str]:
-    from omniset.microbiomes.calls import share_of
+    from omniset.microbiomes.assignments import share_of
 
     lines = ["| rank | same name, by reads | by sequences | compared, of all reads |", "|---|---|---|---|"]
     for row in found["agreement"]:

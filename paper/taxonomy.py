@@ -20,8 +20,7 @@ from torch import Tensor
 
 from omniset.core.sets import SetBatch
 from omniset.microbiomes import read_taxonomy
-from omniset.microbiomes.communities import Members, draw, replicates
-from omniset.microbiomes.embeddings import TransformerEmbedding
+from omniset.microbiomes.communities import NOISE, Members, de_novo, draw, replicate
 from omniset.microbiomes.references import choose, held_out
 from omniset.tables.dna import read_fasta, spectra
 from paper import figures
@@ -43,7 +42,8 @@ ORACLES = {  # Bayes' rule for the blur, by what it takes for the shares of the 
     "community": "oracle: a read, and the community that its shard tells",
     "profile": "oracle: a read, and its sample's profile",
 }
-TOGETHER = 512  # sequences embedded, or compared with all references, at a time
+TOGETHER = 512  # sequences projected, or compared with all references, at a time
+EMBEDDED = 32  # sequences a transformer reads at a time
 SETS_TOGETHER = 16  # shards of a sample computed at a time
 
 
@@ -367,6 +367,14 @@ def _folder(given: Path | None) -> Path:
     return Path(os.environ["OMNISET_DATA"]) / "microbiomes" / "contax"
 
 
+def replicates(
+    taxa: int, profiles: int, each: int, rng: np.random.Generator
+) -> Float[np.ndarray, "profiles replicates taxa"]:
+    """Of each de-novo profile some replicates, the noise of a profile drawn evenly from [0.5, 0.8)."""
+    bases = [(de_novo(taxa, rng), rng.uniform(*NOISE)) for _ in range(profiles)]
+    return np.stack([np.stack([replicate(base, noise, rng) for _ in range(each)]) for base, noise in bases])
+
+
 def _only(folder: Path, name: str) -> Path:
     files = sorted(folder.glob(f"{name}*"))
     if len(files) != 1:
@@ -375,9 +383,27 @@ def _only(folder: Path, name: str) -> Path:
     return files[0]
 
 
+@torch.no_grad()
 def _of_transformer(texts: Sequence[str], folder: Path) -> Float[np.ndarray, "sequences width"]:
-    read = TransformerEmbedding(folder, trust_code=True)
-    return np.concatenate([read(texts[i : i + TOGETHER]).numpy() for i in range(0, len(texts), TOGETHER)])
+    """Mean of the last layer's states over the tokens of each sequence, padding left out.
+
+    As Zhou et al., "DNABERT-S: pioneering species differentiation with species-aware DNA embeddings", 2024. The folder
+    is as transformers saves models; its Python files, which DNABERT-S needs, are run.
+    """
+    try:
+        import transformers
+    except ImportError:
+        raise ImportError('data/embedder needs transformers: pip install "omniset[dna]"') from None
+    options: dict[str, Any] = {"trust_remote_code": True, "local_files_only": True}
+    tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder), **options)
+    model = transformers.AutoModel.from_pretrained(str(folder), **options).eval()
+    parts = []
+    for start in range(0, len(texts), EMBEDDED):
+        tokens = tokenizer(list(texts[start : start + EMBEDDED]), return_tensors="pt", padding=True)
+        states = model(**tokens)[0]
+        here = tokens["attention_mask"][..., None].to(states.dtype)
+        parts.append(((states * here).sum(1) / here.sum(1)).float().numpy())
+    return np.concatenate(parts)
 
 
 def _of_words(texts: Sequence[str], learned: Bool[np.ndarray, " sequences"]) -> Float[np.ndarray, "sequences width"]:

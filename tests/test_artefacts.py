@@ -22,9 +22,7 @@ from omniset.cli import main
 from omniset.genomes import GenomeCompleter
 from omniset.genomes.simulate import simulate as simulate_genomes
 from omniset.microbiomes import TaxonClassifier
-from omniset.microbiomes.options import ClassifierOptions
 from omniset.microbiomes.simulate import simulate as simulate_microbiomes
-from omniset.options import without_places
 from omniset.regions import ConnectivityPredictor
 from omniset.regions.data import simulate as simulate_regions
 from omniset.runs.files import provenance
@@ -134,9 +132,6 @@ def test_a_path_of_an_artefact_is_never_used(artefact, tmp_path):
     ours = SetRegressor("ust", **SMALL, store=f"disk:{tmp_path}", shard_size=1).fit(SETS, range(15))
     ours.save(tmp_path / "ours")
     assert str(tmp_path) not in (tmp_path / "ours/config.json").read_text()
-    places = {"embedder": "/theirs", "cache": "/theirs", "trust_code": True, "dim": 3}
-    without = {"embedder": None, "cache": None, "trust_code": False, "dim": 3}
-    assert without_places(ClassifierOptions, places) == without
 
 
 def test_weights_that_are_not_finite(artefact, tmp_path):

@@ -235,7 +235,8 @@ def _fit_taxa(references: Path, taxonomy: Path, profiles: Path | None = None) ->
     from omniset.cli import microbiomes as commands
     from omniset.microbiomes.classifier import TaxonClassifier
 
-    def check(references: Any, communities: Any, **_: Any) -> None:
+    def check(references: Any, taxa: Any, communities: Any, *_: Any, **__: Any) -> None:
+        must(len(taxa) == references.taxa, "taxa are not numbered")
         must(len(set(references.texts)) == len(references.texts) > 0, "sequences are not distinct")
         must(communities is None or np.isfinite(communities).all(), "shares are not finite")
 
@@ -244,7 +245,7 @@ def _fit_taxa(references: Path, taxonomy: Path, profiles: Path | None = None) ->
 
 
 def _reads(path: Path) -> None:
-    from omniset.microbiomes.inputs import pooled
+    from omniset.microbiomes.samples import pooled
 
     texts, found = pooled([path], False)
     must(texts and all(set(text) <= set("ACGTRYSWKMBDHVN") for text in texts.values()), "letters are no bases")
@@ -253,8 +254,7 @@ def _reads(path: Path) -> None:
 
 def _samples(path: Path) -> None:
     """As `classify` reads a table and its sequences, and `fit` profiles."""
-    from omniset.microbiomes.inputs import matched
-    from omniset.microbiomes.samples import read_samples
+    from omniset.microbiomes.samples import matched, read_samples
     from omniset.tables.dna import read_fasta
 
     table = read_samples(path)

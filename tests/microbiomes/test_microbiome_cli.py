@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from omniset.cli import main
+from omniset.cli.microbiomes import explain_taxon
 from omniset.microbiomes import TaxonClassifier, read_taxonomy
-from omniset.microbiomes.runs import explain
 from omniset.microbiomes.simulate import simulate, write
 from omniset.tables.dna import read_fasta
 
@@ -157,10 +157,10 @@ def test_an_explanation_is_written_before_it_is_said(folder, tmp_path, monkeypat
     def closed(text):
         raise BrokenPipeError
 
-    monkeypatch.setattr("omniset.microbiomes.runs.say", closed)
-    files = (folder / "table.tsv", folder / "sequences.fasta", None, folder / "model")
+    monkeypatch.setattr("omniset.runs.console.say", closed)
+    files = {"table": folder / "table.tsv", "sequences": folder / "sequences.fasta", "model": folder / "model"}
     with pytest.raises(BrokenPipeError):
-        explain("ASV3", *files, tmp_path / "new" / "x.tsv", 3, {"progress": False}, "auto")
+        explain_taxon("ASV3", **files, out=tmp_path / "new" / "x.tsv", top=3, progress=False)
     assert len(pd.read_csv(tmp_path / "new" / "x.tsv", sep="\t")) == 3
 
 

@@ -5,16 +5,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from omniset.microbiomes.abundances import Prior
+from omniset.microbiomes.assignments import Calls
 from omniset.microbiomes.baselines import NaiveBayes, Nearest, most_probable_shares
-from omniset.microbiomes.calibration import Samples, choose_prior, weights_of
-from omniset.microbiomes.calls import Calls, Confidence, most_probable
-from omniset.microbiomes.candidates import candidates_of
-from omniset.microbiomes.communities import Members, de_novo, draw, replicate, replicates
-from omniset.microbiomes.likelihood import WordLikelihood
-from omniset.microbiomes.model import SequenceNetwork, SpectrumProjection, TaxonNetwork, VectorProjection
+from omniset.microbiomes.calibration import Confidence, KeptBack, choose_prior, weights_of
+from omniset.microbiomes.candidates import Candidates, candidates_of, most_probable
+from omniset.microbiomes.communities import Members, de_novo, draw, replicate
+from omniset.microbiomes.model import SequenceNetwork, SpectrumProjection, TaxonNetwork
+from omniset.microbiomes.naive_bayes import WordLikelihood
 from omniset.microbiomes.references import References, held_out
-from omniset.microbiomes.shares import Candidates, Prior
-from omniset.microbiomes.strands import strand_table
+from omniset.microbiomes.sequences import strand_table
 from omniset.microbiomes.taxonomy import Taxa
 from omniset.tables.dna import spectra
 
@@ -45,9 +45,10 @@ def test_spectra_are_all_words(k):
 
 def test_vectors_are_the_formula():
     torch.manual_seed(0)
-    network = SpectrumProjection((2, 3), 8).double()
+    whole = SequenceNetwork((2, 3), 8, 3, 2).double()
+    network: SpectrumProjection = whole.projection
     read = network.read(TEXTS)
-    found, normalised = network(read), SequenceNetwork(network, 8, 3, 2).vectors(read)
+    found, normalised = network(read), whole.vectors(read)
     for text, ours in zip(TEXTS, found, strict=True):
         total, number = torch.zeros(8, dtype=torch.float64), 0
         for k, table in zip((2, 3), network.tables, strict=True):
@@ -71,11 +72,6 @@ def test_the_strand_table_tells_strands():
 
 
 def test_replicates_are_of_their_profile():
-    rng = np.random.default_rng(3)
-    found = replicates(50, 2, 400, rng)
-    assert found.shape == (2, 400, 50)
-    assert (found >= 0).all()
-    assert np.allclose(found.sum(2), 1)
     profile = de_novo(50, np.random.default_rng(3))
     noise = np.random.default_rng(4).standard_normal(50)
     by_hand = np.maximum(profile + 0.6 * profile * noise, 0)
@@ -105,7 +101,7 @@ def test_reads_are_drawn_by_abundance():
 
 def network(taxa=7, width=6, members=2):
     torch.manual_seed(1)
-    alone = SequenceNetwork(VectorProjection(5, width), width, taxa, members).double()
+    alone = SequenceNetwork((2,), width, taxa, members).double()
     torch.nn.init.uniform_(alone.log_scale)
     return alone
 
@@ -124,8 +120,8 @@ def test_logits_are_scaled_cosines():
 
 def test_members_learn_for_themselves():
     alone = network()
-    given = torch.randn(11, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
-    vectors = alone.vectors(given)
+    rng = np.random.default_rng(3)
+    vectors = alone.vectors(alone.projection.read(["".join(rng.choice(list("ACGT"), 17)) for _ in range(11)]))
     taxa = torch.arange(11) % 7
 
     def loss(logits):
@@ -135,15 +131,15 @@ def test_members_learn_for_themselves():
     assert (both.mean(0) - alone.logits(vectors, alone.directions())).abs().max() < 1e-12
     ours = torch.autograd.grad(loss(both[0]) + loss(both[1]), alone.prototypes, retain_graph=True)[0]
     for m, part in enumerate([slice(0, 3), slice(3, 6)]):
-        single = SequenceNetwork(VectorProjection(5, 3), 3, 7).double()
+        single = SequenceNetwork((2,), 3, 7).double()
         single.prototypes.data = alone.prototypes.data[:, m : m + 1].clone()
         single.log_scale.data = alone.log_scale.data[m : m + 1].clone()
         expected = torch.autograd.grad(loss(single.logits(vectors[:, part], single.directions())), single.prototypes)[0]
         assert (ours[:, m : m + 1] - expected).abs().max() < 1e-12
         # Nor does what makes another's part of the vectors.
-        slope = torch.autograd.grad(loss(both[m]), alone.projection.linear.weight, retain_graph=True)[0]
-        assert slope[part].abs().max() > 1e-3
-        assert slope[3 - part.start : 6 - part.start].abs().max() == 0
+        slope = torch.autograd.grad(loss(both[m]), alone.projection.tables[0].weight, retain_graph=True)[0]
+        assert slope[:, part].abs().max() > 1e-3
+        assert slope[:, 3 - part.start : 6 - part.start].abs().max() == 0
 
 
 # ---------------------------------------------------------------------- naive Bayes
@@ -172,13 +168,13 @@ def slow_scores(read, texts, sequence, taxon, taxa):
 
 @pytest.mark.parametrize("counted", [1 << 22, 100])
 def test_naive_bayes_is_the_formula(counted, monkeypatch):
-    monkeypatch.setattr("omniset.microbiomes.likelihood.COUNTED", counted)
+    monkeypatch.setattr("omniset.microbiomes.naive_bayes.COUNTED", counted)
     parts = of_taxa()
     likelihood = WordLikelihood.of(*parts, 7)  # two taxa without references
     reads = [parts[0][0][10:71], parts[0][7][:40] + parts[0][8][40:], "ACGTNNACGTACGTA"]
     expected = np.array([slow_scores(read, *parts, 7) for read in reads])
     for room, block in ((1 << 28, 256), (1 << 28, 2), (3 * 4**7, 2)):
-        monkeypatch.setattr("omniset.microbiomes.likelihood.BLOCK", block)
+        monkeypatch.setattr("omniset.microbiomes.naive_bayes.BLOCK", block)
         tables = [*likelihood.tables(room)]
         found = torch.cat([table.scores(spectra(reads, 7)) for table in tables], 1)
         assert np.abs(found.numpy() - expected).max() < 1e-4 * np.abs(expected).max()
@@ -192,7 +188,7 @@ def test_candidates_are_the_best_of_all_taxa(monkeypatch):
         monkeypatch.setattr(f"omniset.microbiomes.{module}.CANDIDATES", 3)
     texts, sequence, taxon = of_taxa(taxa=11, each=2)
     torch.manual_seed(0)
-    alone = SequenceNetwork(SpectrumProjection((3,), 4), 4, 11)
+    alone = SequenceNetwork((3,), 4, 11)
     model = TaxonNetwork(alone, WordLikelihood.of(texts, sequence, taxon, 11))
     reads = [text[5:70] for text in texts[:7]]
     with torch.no_grad():
@@ -200,7 +196,7 @@ def test_candidates_are_the_best_of_all_taxa(monkeypatch):
     words = next(model.likelihood.tables()).scores(spectra(reads, 7)).numpy()
     both = 0.3 * words + 0.3 * logits
     for room in (1 << 28, 4 * 4**7, 1):
-        found = candidates_of(model, alone.projection.read, reads, room=room)
+        found = candidates_of(model, reads, room=room)
         assert [set(row) for row in found.taxon.tolist()] == [set(row) for row in np.argsort(-both, 1)[:, :3].tolist()]
         for values, table in (
             (found.words, words),
@@ -256,7 +252,7 @@ def test_pieces_of_a_sample_give_the_shares_of_the_whole(monkeypatch):
     profiles = np.random.default_rng(2).dirichlet(np.ones(7), 3)
     whole = Prior(0.4, 2.0, profiles).log_shares(taxon, logits, reads, 7)
     for size in (1, 4, 11):
-        monkeypatch.setattr("omniset.microbiomes.shares.TOGETHER", size)
+        monkeypatch.setattr("omniset.microbiomes.abundances.TOGETHER", size)
         assert np.abs(Prior(0.4, 2.0, profiles).log_shares(taxon, logits, reads, 7) - whole).max() < 1e-12
 
 
@@ -382,7 +378,7 @@ def test_the_prior_is_that_of_the_least_loss():
     profiles = np.random.default_rng(5).dirichlet(np.full(7, 0.2), 6)
     weights = np.array([0.3, 0.1])
     for given in (None, profiles):
-        samples = Samples(candidates, truth, weights, 7, given, 3)
+        samples = KeptBack(candidates, truth, weights, 7, given, 3)
 
         def loss(prior, samples=samples):
             total = 0.0

@@ -7,7 +7,7 @@ import scipy.sparse as sp
 from conftest import SMALL
 
 from omniset.microbiomes import TaxonClassifier, read_taxonomy
-from omniset.microbiomes.calls import Agreement, Calls
+from omniset.microbiomes.assignments import Agreement, Calls
 from omniset.microbiomes.references import choose, shares_of
 from omniset.microbiomes.samples import Samples
 from omniset.microbiomes.taxonomy import (

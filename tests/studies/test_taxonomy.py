@@ -11,7 +11,7 @@ from paper.registry import load, tables_of
 from paper.running import stack
 from paper.study import Sample, generator, training_source
 from paper.tables import Results
-from paper.taxonomy import ORACLES, SEEN, UNSEEN, WORDS, Oracle, Reads, Taxonomy, principal
+from paper.taxonomy import ORACLES, SEEN, UNSEEN, WORDS, Oracle, Reads, Taxonomy, _of_transformer, principal, replicates
 from scipy.stats import multivariate_normal
 
 from omniset.cli import main
@@ -442,3 +442,27 @@ def test_results_of_other_references_are_kept(study, folder, tmp_path, capsys):
     assert main([*words, str(other), "--device", "cpu", "--progress", "false"]) == 2
     assert "is of another recipe of isab (data was" in capsys.readouterr().err
     assert (out / "isab.json").read_text() == before
+
+
+def test_vectors_of_a_transformer(tmp_path):
+    """They are means over tokens, whatever they are batched with."""
+    transformers = pytest.importorskip("transformers")
+    bases = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"ACGT", *["##" + base for base in "ACGT"]]
+    (tmp_path / "vocab.txt").write_text("\n".join(bases))
+    tokenizer = transformers.BertTokenizer(str(tmp_path / "vocab.txt"), do_lower_case=False, model_max_length=512)
+    tokenizer.save_pretrained(tmp_path)
+    sizes = {"hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    model = transformers.BertModel(transformers.BertConfig(vocab_size=13, **sizes)).eval()
+    model.save_pretrained(tmp_path)
+    texts = ["ACGTACGTAC", "ACG", "TTTTTT"]
+    for text, ours in zip(texts, _of_transformer(texts, tmp_path), strict=True):
+        with torch.no_grad():
+            states = model(**tokenizer([text], return_tensors="pt"))[0][0]
+        assert np.abs(states.mean(0).numpy() - ours).max() < 1e-5
+
+
+def test_replicates_sum_to_one():
+    found = replicates(50, 2, 40, np.random.default_rng(3))
+    assert found.shape == (2, 40, 50)
+    assert (found >= 0).all()
+    assert np.allclose(found.sum(2), 1)

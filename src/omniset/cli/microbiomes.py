@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +15,8 @@ from omniset.microbiomes.options import ClassifierOptions
 from omniset.options import option, options
 
 READS = (".fastq", ".fq", ".fasta", ".fa", ".fna")
-USING = ("embedder", "trust_code", "cache", "device", "progress")
+USING = ("device", "progress")
+SHOWN = 10  # rows of an explanation
 
 
 @options
@@ -51,12 +54,31 @@ def fit(
         out: Folder for the model and its report.
         resume: Go on with an interrupted run in the same folder.
     """
-    from omniset.microbiomes import runs
-    from omniset.runs.processes import one_voice
-
     file = needed(references=references)[0]
-    with one_voice(1, 1):
-        runs.fit(file, taxonomy, profiles, given(ClassifierOptions, options), out, resume)
+    from omniset.microbiomes import TaxonClassifier, report
+    from omniset.report.blocks import many
+    from omniset.runs.processes import one_voice
+    from omniset.runs.verbs import working_folder
+
+    classifier = TaxonClassifier(**given(ClassifierOptions, options))
+    classifier.check_arguments()
+    about: dict[str, Any] = {"makes": ["TaxonClassifier"], "reads": [file, taxonomy, profiles], "resume": resume}
+    with one_voice(1, 1), working_folder(out, "microbiomes", "fit", **_place(classifier), **about) as folder:
+        classifier.check_resumed(folder.path, resume)
+        classifier.fit(file, taxonomy, profiles, folder=folder.path, resume=resume)
+        if not folder.first:
+            return
+        folder.save(classifier, {"provenance": folder.provenance})
+        sizes, notes = classifier.sizes_, classifier.notes_
+        folder.write(
+            report.of_fit(classifier, folder.about(f"Model of {file.name}", notes)),
+            histories={"network": classifier.history_},
+            files=["the model"],
+            lines=[
+                *(f"  {note}" for note in notes),
+                f"{many(sizes['distinct sequences'], 'distinct sequence')}, {sizes['taxa']:,} taxa",
+            ],
+        )
 
 
 def _parts(arguments: dict[str, Any]) -> list[Path]:
@@ -117,13 +139,74 @@ def classify(
         metadata: Table of the samples, the first column their names.
         by: Column of it by which the report orders and averages the samples.
     """
-    from omniset.microbiomes import runs
-
     if bool(reads) == (table is not None or sequences is not None):
         raise ValueError("give either files of reads, or --table with --sequences (or one of them)")
-    computing = _using(options), options["strand"]
-    beside = runs.Beside(against, renamed, metadata, by)
-    runs.classify(_files(reads), table, sequences, model, out, threshold, beside, *computing)
+    if renamed is not None and against is None:
+        raise ValueError(f"renamed={renamed} is of the names in against, which is not given")
+    if (metadata is None) != (by is None):
+        raise ValueError("metadata and by must be given together: a table of the samples, and a column of it")
+    import numpy as np
+
+    from omniset.microbiomes import TaxonClassifier, read_samples, read_taxonomy, report
+    from omniset.microbiomes.assignments import Agreement
+    from omniset.microbiomes.qza import write_artifact
+    from omniset.microbiomes.samples import pooled, read_column, write_samples
+    from omniset.microbiomes.sequences import alike, write_fasta
+    from omniset.microbiomes.taxonomy import read_renamed
+    from omniset.runs.console import own_command
+    from omniset.runs.verbs import working_folder
+    from omniset.tables.dna import read_fasta
+
+    files = _files(reads)
+    classifier = TaxonClassifier.load(model, **_using(options))
+    if threshold is not None:
+        classifier.set_params(threshold=threshold).check_arguments()
+    threshold = classifier.threshold
+    read = [*files, table, sequences, model, against, renamed, metadata]
+    with working_folder(out, "microbiomes", "classify", reads=read, **_place(classifier)) as folder:
+        place, began = folder.path, datetime.now(UTC)
+        if files:
+            texts, counts = pooled(files, classifier.progress)
+        else:
+            texts = None if sequences is None else read_fasta(sequences, classifier.progress)
+            counts = None if table is None else read_samples(table)
+            if counts is not None and not counts.counts.nnz:
+                raise ValueError(f"{table} has no reads: every count is 0")
+        others = None if against is None else read_taxonomy(against, classifier.ranks)
+        names = [] if others is None else [*(texts or ()), *([] if counts is None else counts.features)]
+        if others is not None and others.keys().isdisjoint(names):
+            raise ValueError(
+                f"against={against} has calls of none of the sequences: it has such as {next(iter(others))!r}, "
+                f"they are such as {next(iter(names), None)!r}{alike(others, names)}"
+            )
+        new_names = None if renamed is None else read_renamed(renamed)
+        column = None
+        if metadata is not None and by is not None:
+            column = read_column(metadata, by, ["sample"] if counts is None else counts.names)
+        start = time.monotonic()
+        calls = classifier.calls(texts, counts, strand=options["strand"])
+        seconds = time.monotonic() - start
+        written = ["taxonomy.tsv", "taxonomy.qza", "calls.tsv.gz", "abundance.tsv"]
+        if files and texts is not None and counts is not None:
+            write_fasta(place / "sequences.fasta", texts)
+            write_samples(place / "table.tsv", counts)
+            written += ["sequences.fasta", "table.tsv"]
+        del texts, counts, names  # they may be large
+        by_feature = calls.per_feature(threshold)
+        agreed = None if others is None else Agreement.of(calls, by_feature, others, new_names)
+        _write(place / "taxonomy.tsv", by_feature)
+        write_artifact(place / "taxonomy.qza", place / "taxonomy.tsv", began, own_command(), folder.provenance)
+        differing = calls.part(np.flatnonzero(calls.differing(threshold)))
+        _write(place / "calls.tsv.gz", differing.per_sample(threshold))
+        calls = calls.settled(threshold)
+        # With a row per taxon, as feature tables are.
+        _write(place / "abundance.tsv", calls.abundance(threshold).T.rename_axis("#OTU ID").reset_index())
+        if agreed is not None and len(agreed.strangers):
+            _write(place / "strangers.tsv", agreed.strangers)
+            written.append("strangers.tsv")
+        what = ", ".join(path.name for path in (*files, *(path for path in (table, sequences) if path is not None)))
+        made = report.of_calls(calls, by_feature, classifier, folder.about(f"Taxa of {what}"), seconds, agreed, column)
+        folder.write(made, files=written, lines=_lines(calls, made[1]["named"], seconds, against, agreed))
 
 
 @takes(ClassifierOptions)
@@ -150,8 +233,7 @@ def evaluate(
         taxonomy: As for fit.
         out: Folder for the report, metrics.json, scores.csv.gz and the rows of every seed.
         methods: What to compare, separated by commas: omniset, with-profiles (told the communities), no-context (every
-            sequence by itself), no-network; naive-bayes, naive-bayes-sample, naive-bayes-community, nearest; and
-            vsearch's sintax and Debian's rdp, where they are installed. null: all that are there.
+            sequence by itself), no-network; naive-bayes, naive-bayes-sample, naive-bayes-community, nearest. null: all.
         seeds: How often references are divided and all is learned anew.
         sizes: Numbers of reads of the test samples, with commas between; those with unknown taxa have 8192.
         least: Taxa of fewer distinct sequences are references only, and none of theirs is tested.
@@ -159,23 +241,41 @@ def evaluate(
         unknown_fraction: Share of taxa that is held out as a whole, to see what is made of reads of unknown taxa.
         resume: Keep what is done in the same folder.
     """
-    from omniset.microbiomes import runs
+    file, numbers = needed(references=references)[0], whole_numbers("sizes", sizes)
+    from omniset.microbiomes import TaxonClassifier, report
+    from omniset.microbiomes.evaluate import evaluate as compared
+    from omniset.report import multiqc
+    from omniset.runs.console import say, telling
+    from omniset.runs.verbs import working_folder
 
-    file = needed(references=references)[0]
-    chosen = split(methods)
-    runs.evaluate(
-        file,
-        taxonomy,
-        given(ClassifierOptions, options),
-        out,
-        resume,
-        methods=chosen,
-        seeds=seeds,
-        sizes=whole_numbers("sizes", sizes),
-        least=least,
-        test_fraction=test_fraction,
-        unknown_fraction=unknown_fraction,
-    )
+    classifier = TaxonClassifier(**given(ClassifierOptions, options))
+    classifier.check_arguments()
+    about: dict[str, Any] = {"reads": [file, taxonomy], "resume": resume, **_place(classifier)}
+    with working_folder(out, "microbiomes", "evaluation", **about) as folder:
+        parts, notes = classifier.prepare(file, taxonomy), classifier.notes_
+        for note in notes:
+            say(f"  {note}")
+        evaluation = compared(
+            classifier,
+            parts,
+            methods=split(methods) or None,
+            seeds=seeds,
+            sizes=numbers,
+            least=least,
+            test_fraction=test_fraction,
+            unknown_fraction=unknown_fraction,
+            folder=folder.path,
+            resume=resume,
+            say=telling(classifier.progress),
+        )
+        evaluation.comparison.write_rows(folder.path / "scores.csv.gz")
+        folder.write(
+            report.of_evaluation(evaluation, classifier, folder.about(f"Evaluation on {file.name}", notes)),
+            metrics=evaluation.numbers(),
+            scores=multiqc.of_ours(evaluation.comparison),
+            files=["scores.csv.gz", "rows/"],
+            lines=evaluation.comparison.lines(evaluation.smallest),
+        )
 
 
 @takes(Reading, "strand")
@@ -206,11 +306,36 @@ def explain_taxon(
             enough for classify to name it.
         top: Members whose change is computed: those with most reads of the taxa that the call is between.
     """
-    from omniset.microbiomes import runs
+    counts = needed(table=table)[0]
+    import pandas as pd
 
-    runs.explain(
-        feature, needed(table=table)[0], sequences, sample, model, out, top, _using(options), options["strand"]
-    )
+    from omniset.microbiomes import TaxonClassifier, read_samples
+    from omniset.runs.console import noted, run_folder, say, say_notes
+    from omniset.runs.folders import new_file
+    from omniset.tables.files import kind_of
+
+    kind_of(out)
+    new_file(out, counts, sequences)
+    classifier = TaxonClassifier.load(model, **_using(options))
+    with run_folder(out.parent), noted() as notes:
+        how: dict[str, Any] = {"sample": sample, "top": top, "strand": options["strand"]}
+        explanation = classifier.explain(feature, sequences, read_samples(counts), **how)
+        about = explanation.attrs
+        of_what = pd.DataFrame({"sample": about["sample"], "explained": feature}, index=explanation.index)
+        _write(out, pd.concat([of_what, explanation], axis=1))
+        say(f"{feature} in sample {about['sample']}: {about['taxon']} is most probable, {about['probability']:.3f}")
+        if about["clear"]:
+            say("  it is clear by itself: the sample changes nothing of note")
+        same = "the same taxon" if about["taxon_alone"] == about["taxon"] else about["taxon_alone"]
+        say(f"  by itself: {same}; probability of the former {about['alone']:.3f}")
+        if len(explanation):
+            say(explanation.head(SHOWN).to_string(index=False))
+            if len(explanation) > SHOWN:
+                say(f"  and {len(explanation) - SHOWN} more")
+        else:
+            say("  there is nothing else in the sample")
+        say_notes(notes())
+        say(f"Written to {out}")
 
 
 @takes(Saving)
@@ -229,6 +354,55 @@ def simulate(out: Path = Path("microbiome"), samples: int = 12, seed: int = 0) -
     from omniset.runs.console import say
 
     say(f"Written to {out}: {', '.join(simulated.write(simulated.simulate(samples, seed), out))}")
+
+
+def _place(classifier: Any) -> dict[str, Any]:
+    """Seed and device of a run."""
+    from omniset.runs import devices
+
+    return {"seed": classifier.seed, "device": devices.find(classifier.device).type}
+
+
+# Helpers of commands say Any of classes: the parser looks types up, and what is imported for them makes it slow.
+
+
+def _lines(
+    calls: Any, named: dict[str, float], seconds: float, against: Path | None, agreed: Any | None
+) -> Iterator[str]:
+    """What classify says of its result.
+
+    Args:
+        calls, agreed: `omniset.microbiomes.assignments.Calls`, and its `Agreement` with those in `against`.
+    """
+    from omniset.microbiomes.assignments import share_of
+    from omniset.report.blocks import many
+
+    yield (
+        f"{many(len(calls.samples), 'sample')}, {many(len(calls.features), 'sequence')}, "
+        f"{calls.count.sum():,.0f} reads in {seconds:,.1f} s"
+    )
+    for rank, share in named.items():
+        yield f"  {share_of(share):>6} of the reads are named at rank {rank}"
+    if agreed is None:
+        return
+    yield f"agreement with {against}, where both name a rank and its name is among the references:"
+    for row in agreed.ranks.to_dict("records"):
+        by_reads, by_sequences = (share_of(row[key]) for key in ("by_reads", "by_sequences"))
+        yield (
+            f"  {row['rank']}: {by_reads:>6} of reads, {by_sequences:>6} of sequences; "
+            f"{share_of(row['compared_reads'])} of all reads could be compared"
+        )
+    for of_rank, group in agreed.strangers.groupby("rank", sort=False):
+        most = zip(group["name"].head(3), group["share_of_reads"].head(3), strict=True)
+        few = ", ".join(f"{one} {share_of(share)}" for one, share in most)
+        yield f"  {of_rank}: {many(len(group), 'name')} of theirs that none of ours is, such as {few}"
+
+
+def _write(path: Path, table: Any) -> None:
+    from omniset.tables.files import TableWriter
+
+    with TableWriter(path, empty=True) as writer:
+        writer.write(table)
 
 
 def _using(options: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from omniset.lazy import lazily
 
 if TYPE_CHECKING:
-    from omniset.microbiomes.calls import Calls
+    from omniset.microbiomes.assignments import Calls
     from omniset.microbiomes.classifier import TaxonClassifier
     from omniset.microbiomes.samples import Samples, read_samples
     from omniset.microbiomes.taxonomy import read_taxonomy
@@ -23,7 +23,7 @@ __all__ = [
 __getattr__, __dir__ = lazily(
     __name__,
     {
-        "Calls": "calls",
+        "Calls": "assignments",
         "Samples": "samples",
         "TaxonClassifier": "classifier",
         "read_samples": "samples",

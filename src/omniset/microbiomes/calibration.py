@@ -3,26 +3,121 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
+import torch
 from jaxtyping import Bool, Float, Int
 from scipy import optimize
 from scipy.special import log_softmax
+from sklearn.linear_model import LogisticRegression
 
-from omniset.microbiomes.calls import Confidence, most_probable
+from omniset.microbiomes.abundances import Prior
+from omniset.microbiomes.candidates import Candidates, candidates_of, most_probable
 from omniset.microbiomes.communities import Members, de_novo, draw
-from omniset.microbiomes.model import WEIGHTS
-from omniset.microbiomes.shares import Candidates, Prior
+from omniset.microbiomes.model import WEIGHTS, TaxonNetwork
 from omniset.microbiomes.taxonomy import Taxa
+from omniset.microbiomes.training import Material
 from omniset.runs.devices import one_blas_thread
 
+LEAST = 20  # validation sequences below which nothing is calibrated
+FOREIGNERS = 500  # sequences that are nothing's
 SAMPLES, READS = 48, 1024
 STRENGTHS = (0.1, 0.3, 1.0)  # of what is expected of a sample, where nothing is known of it
 INFORMED = (0.3, 1.0, 3.0, 10.0)  # where profiles are
 MOST_PROFILES = 1000
 FOREIGN = 0.1  # share of what is not known that is of no taxon at all
+
+
+@dataclass
+class Confidence:
+    """How often a clade that has a probability is right, reads of unknown taxa included: logistic regressions.
+
+    Attributes:
+        weights: (ranks, 4) of the clade's log-odds, of the two likenesses to the nearest taxon, and of 1; None:
+            confidences are the probabilities.
+    """
+
+    weights: Float[np.ndarray, "ranks 4"] | None = None
+
+    def of(
+        self, odds: Float[np.ndarray, "sequences ranks"], likeness: Float[np.ndarray, "sequences 2"]
+    ) -> Float[np.ndarray, "sequences ranks"]:
+        """Of no rank more than of the one above.
+
+        Args:
+            odds: Log-odds of the clades.
+            likeness: `Candidates.likeness`.
+        """
+        if self.weights is not None:
+            odds = odds * self.weights[:, 0] + likeness @ self.weights[:, 1:3].T + self.weights[:, 3]
+        return np.minimum.accumulate(1 / (1 + np.exp(-odds)), axis=1)
+
+    @classmethod
+    def fit(
+        cls,
+        odds: Float[np.ndarray, "cases ranks"],
+        likeness: Float[np.ndarray, "cases 2"],
+        right: Float[np.ndarray, "cases ranks"],
+        weight: Float[np.ndarray, " cases"],
+    ) -> Confidence:
+        """From cases whose truth is known.
+
+        Args:
+            right: 1 where the clade is that of the truth, else 0.
+            weight: How much each case counts.
+        """
+        rows = []
+        for of_rank, truth in zip(odds.T, right.T > 0, strict=True):
+            if truth.all() or not truth.any():  # nothing to tell apart
+                rows.append([0.0, 0.0, 0.0, 6.0 if truth.all() else -6.0])
+                continue
+            columns = [of_rank, *likeness.T]
+            used = [0, 1, 2]
+            row = _regression(np.stack(columns, 1), truth, weight)
+            # Neither small odds nor being unlike all that is known may make a read surer: what would is left out.
+            while len(used) > 1 and (negative := [i for i in used if row[used.index(i)] < 0]):
+                used.remove(min(negative, key=lambda i: row[used.index(i)]))
+                row = _regression(np.stack([columns[i] for i in used], 1), truth, weight)
+            by_column = dict(zip(used, row[:-1], strict=True))
+            rows.append([*(by_column.get(i, 0.0) for i in range(3)), row[-1]])
+        return cls(np.array(rows))
+
+
+@one_blas_thread()
+def _regression(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> list[float]:
+    model = LogisticRegression(C=10.0, max_iter=1000).fit(x, y, sample_weight=weight)
+    return [*model.coef_[0].tolist(), float(model.intercept_[0])]
+
+
+@dataclass
+class Trust:
+    """What makes calls of the scores of a sample's sequences.
+
+    Attributes:
+        weights: Of naive Bayes and of the network.
+        prior: What is expected of a sample.
+        confidence: How often a call is right.
+    """
+
+    weights: Float[np.ndarray, " two"]
+    prior: Prior = field(default_factory=Prior)
+    confidence: Confidence = field(default_factory=Confidence)
+
+    def logits(
+        self, these: Candidates, reads: Float[np.ndarray, " sequences"], taxa: int
+    ) -> Float[np.ndarray, "sequences candidates"]:
+        """Of the sequences of one sample, in its context."""
+        alone = these.logits(self.weights)
+        return alone + self.prior.log_shares(these.taxon, alone, reads, taxa)[these.taxon]
+
+    def call(
+        self, these: Candidates, reads: Float[np.ndarray, " sequences"], taxa: Taxa
+    ) -> tuple[Int[np.ndarray, " sequences"], Float[np.ndarray, "sequences ranks"]]:
+        """The most probable taxon of each, and the confidence in its clade at each rank."""
+        taxon, odds = most_probable(these.taxon, self.logits(these, reads, len(taxa)), taxa.clade)
+        return taxon, self.confidence.of(odds, these.likeness)
 
 
 def loss_of(
@@ -65,7 +160,7 @@ def thinned(profiles: Float[np.ndarray, "profiles taxa"], rng: np.random.Generat
 
 
 @dataclass
-class Samples:
+class KeptBack:
     """Made-up samples of sequences that were kept back, each with its number.
 
     Attributes:
@@ -106,7 +201,7 @@ class Samples:
         return prior.log_shares(self.candidates.taxon[rows], self.logits[rows], reads, self.taxa)
 
 
-def choose_prior(samples: Samples) -> Prior:
+def choose_prior(samples: KeptBack) -> Prior:
     """The prior with the least loss by reads: how strong, and with the profiles or without.
 
     A sample's own profile is not among those that it is called with.
@@ -118,7 +213,7 @@ def choose_prior(samples: Samples) -> Prior:
     return _best([prior, *(Prior(prior.strength, informed, profiles) for informed in INFORMED)], samples)
 
 
-def _best(choices: Sequence[Prior], samples: Samples) -> Prior:
+def _best(choices: Sequence[Prior], samples: KeptBack) -> Prior:
     """Of the least loss by reads; of several the first."""
     losses = np.zeros(len(choices))
     for rows, reads, of in samples:
@@ -133,7 +228,7 @@ def _best(choices: Sequence[Prior], samples: Samples) -> Prior:
     return choices[int(losses.argmin())]
 
 
-def confidence_of(samples: Samples, prior: Prior, taxa: Taxa, foreign: Candidates, novel: float) -> Confidence:
+def confidence_of(samples: KeptBack, prior: Prior, taxa: Taxa, foreign: Candidates, novel: float) -> Confidence:
     """Confidences fitted on sequences in samples, once as they are, and once as if their own taxon were not known; and
     on sequences that are nothing's, for which no clade is right.
 
@@ -159,3 +254,42 @@ def confidence_of(samples: Samples, prior: Prior, taxa: Taxa, foreign: Candidate
     if not cases:
         return Confidence()
     return Confidence.fit(*(np.concatenate(parts) for parts in zip(*cases, strict=True)))
+
+
+def learn_trust(
+    network: TaxonNetwork,
+    taxa: Taxa,
+    material: Material,
+    profiles: Float[np.ndarray, "profiles taxa"] | None,
+    *,
+    prior: Prior | None = None,
+    without_network: bool = False,
+) -> Trust:
+    """On sequences that were kept back: the weights of naive Bayes and of the network, which are set in the network;
+    how far to trust what is expected of a sample; and how sure to be of a call. Leaves naive Bayes with all references.
+
+    Args:
+        profiles: Of the habitat.
+        prior: Do not choose one.
+        without_network: Naive Bayes alone.
+    """
+    references, validation, seed = material.references, material.validation, material.options.seed
+    everything = np.arange(len(references.sequence))
+    if len(validation) < LEAST:
+        network.likelihood = material.counted(everything)
+        return Trust(network.weights.numpy(force=True).copy(), prior or Prior(profiles=profiles))
+    network.likelihood = material.counted(material.chosen)
+    network.weights.copy_(torch.tensor(WEIGHTS))
+    sequences, place = np.unique(references.sequence[validation], return_inverse=True)
+    texts = [references.texts[i] for i in sequences]
+    candidates = candidates_of(network, texts, material.options.progress).of(place)
+    taxon = references.taxon[validation]
+    weights = weights_of(candidates, taxon, without_network)
+    network.weights.copy_(torch.from_numpy(weights))
+    kept_back = KeptBack(candidates, taxon, weights, len(taxa), profiles, seed)
+    prior = prior or choose_prior(kept_back)
+    rng = np.random.default_rng([seed, 4])
+    shuffled = ["".join(rng.permutation(list(texts[i % len(texts)]))) for i in range(FOREIGNERS)]
+    confidence = confidence_of(kept_back, prior, taxa, candidates_of(network, shuffled), material.options.novel)
+    network.likelihood = material.counted(everything)
+    return Trust(weights, prior, confidence)

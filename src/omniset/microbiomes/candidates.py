@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import torch
+from jaxtyping import Float, Int
+from scipy.special import softmax
 
-from omniset.microbiomes.likelihood import TABLE, WORDS
 from omniset.microbiomes.model import CANDIDATES, TaxonNetwork
-from omniset.microbiomes.shares import Candidates
+from omniset.microbiomes.naive_bayes import TABLE, WORDS
 from omniset.runs.files import reserve
 from omniset.runs.finite import require_finite_outputs
 from omniset.runs.progress import Progress
@@ -19,13 +19,50 @@ from omniset.tables.dna import spectra
 
 TOGETHER = 512  # sequences at a time
 ARRAYS = (("taxon", "i4"), ("words", "f4"), ("network", "f4"))
+MOST = 16.0  # log-odds
 
-Read = Callable[[Sequence[str]], Any]  # sequences to what a projection takes
+
+@dataclass
+class Candidates:
+    """The taxa that each sequence may be of, by itself.
+
+    Attributes:
+        taxon: (sequences, candidates) numbers.
+        words: Their scores by naive Bayes.
+        network: Their logits by the network.
+        sizes: (sequences,) words of each sequence.
+    """
+
+    taxon: Int[np.ndarray, "sequences candidates"]
+    words: Float[np.ndarray, "sequences candidates"]
+    network: Float[np.ndarray, "sequences candidates"]
+    sizes: Float[np.ndarray, " sequences"]
+
+    def __len__(self) -> int:
+        return len(self.taxon)
+
+    def of(self, some: Int[np.ndarray, " some"]) -> Candidates:
+        """Of some sequences."""
+        return Candidates(self.taxon[some], self.words[some], self.network[some], self.sizes[some])
+
+    def logits(self, weights: Float[np.ndarray, " two"]) -> Float[np.ndarray, "sequences candidates"]:
+        """Of each sequence by itself: the weighted sum."""
+        return weights[0] * self.words.astype(np.float64) + weights[1] * self.network
+
+    def without(self, taxon: Int[np.ndarray, " sequences"]) -> Candidates:
+        """As if a taxon of each sequence were not known."""
+        own = self.taxon == taxon[:, None]
+        words, network = (np.where(own, -1e3, values) for values in (self.words, self.network))
+        return Candidates(self.taxon, words, network, self.sizes)
+
+    @property
+    def likeness(self) -> Float[np.ndarray, "sequences two"]:
+        """How like its nearest taxon each sequence is: mean logarithm of a word's share, and largest logit."""
+        return np.stack([self.words.max(1) / np.sqrt(np.maximum(self.sizes, 1)), self.network.max(1)], 1)
 
 
 def candidates_of(
     network: TaxonNetwork,
-    read: Read,
     texts: Sequence[str],
     progress: bool = False,
     folder: Path | None = None,
@@ -51,7 +88,8 @@ def candidates_of(
             for start in range(0, number, TOGETHER):
                 some = list(texts[start : start + TOGETHER])
                 words = spectra(some, WORDS).to(device)
-                scores = network.candidates(on(read(some), device), words, table, directions)
+                inputs = [one.to(device) for one in network.alone.projection.read(some)]
+                scores = network.candidates(inputs, words, table, directions)
                 require_finite_outputs(
                     scores[1] + scores[2], [f"number {start + i + 1}" for i in range(len(some))], "sequence"
                 )
@@ -95,6 +133,25 @@ def _keep_best(made: Candidates, rows: slice, new: list[np.ndarray], weights: np
         array[rows, : values.shape[1]] = values
 
 
-def on(inputs: Any, device: torch.device) -> Any:
-    """What a projection takes, on a device."""
-    return [one.to(device) for one in inputs] if isinstance(inputs, list) else inputs.to(device)
+def most_probable(
+    taxon: Int[np.ndarray, "sequences candidates"],
+    logits: Float[np.ndarray, "sequences candidates"],
+    clade: Int[np.ndarray, "ranks taxa"],
+) -> tuple[Int[np.ndarray, " sequences"], Float[np.ndarray, "sequences ranks"]]:
+    """The candidate with the largest probability, and the log-odds of its clade at each rank.
+
+    A clade's probability is the sum over its candidates. So is that of all others, for what one clade leaves to 1 is
+    lost in rounding where it is sure. Log-odds are within +-16.
+
+    Args:
+        taxon: Numbers of the candidates.
+    """
+    shares = softmax(logits, axis=1)
+    best = np.take_along_axis(taxon, shares.argmax(1)[:, None], axis=1)
+    odds = []
+    for of_rank in clade:
+        same = of_rank[taxon] == of_rank[best]
+        inside, outside = (np.where(some, shares, 0.0).sum(1) for some in (same, ~same))
+        with np.errstate(divide="ignore"):
+            odds.append(np.clip(np.log(inside) - np.log(outside), -MOST, MOST))
+    return best[:, 0], np.stack(odds, 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,25 +16,20 @@ import torch
 from jaxtyping import Bool, Float
 
 from omniset.fitted import Estimator
-from omniset.microbiomes.calibration import thinned
-from omniset.microbiomes.calling import called, readable, warn_of_lengths, warn_of_strangers
-from omniset.microbiomes.calls import Calls, Confidence
-from omniset.microbiomes.candidates import Read, candidates_of
-from omniset.microbiomes.embeddings import TransformerEmbedding
+from omniset.microbiomes.abundances import Prior
+from omniset.microbiomes.assignments import Calls, warn_of_strangers
+from omniset.microbiomes.calibration import LEAST, Confidence, Trust, learn_trust, thinned
+from omniset.microbiomes.candidates import Candidates, candidates_of
 from omniset.microbiomes.explanation import explained, members_of, place_of
-from omniset.microbiomes.inputs import Table, matched, named
-from omniset.microbiomes.lessons import LEAST, Material, learn_sequences, learn_trust
-from omniset.microbiomes.likelihood import WordLikelihood
-from omniset.microbiomes.model import STRAND, SequenceNetwork, SpectrumProjection, TaxonNetwork, VectorProjection
+from omniset.microbiomes.model import SequenceNetwork, TaxonNetwork
+from omniset.microbiomes.naive_bayes import WordLikelihood
 from omniset.microbiomes.options import ClassifierOptions
 from omniset.microbiomes.references import References, choose, held_out, of_files, shares_of
-from omniset.microbiomes.samples import Samples, read_samples
-from omniset.microbiomes.sequences import primers_of, reverse_complement
-from omniset.microbiomes.shares import Candidates, Prior
-from omniset.microbiomes.strands import strand_table
+from omniset.microbiomes.samples import Counts, Samples, Table, matched, read_samples, sequences_of
+from omniset.microbiomes.sequences import primers_of, readable, reverse_complement, strand_table, warn_of_lengths
 from omniset.microbiomes.taxonomy import (
     KNOWN_RANKS,
-    Lineage,
+    Lineages,
     Taxa,
     Taxonomy,
     check_ranks,
@@ -43,8 +38,8 @@ from omniset.microbiomes.taxonomy import (
     read_references,
     read_taxonomy,
 )
+from omniset.microbiomes.training import Material, learn_sequences
 from omniset.runs import devices
-from omniset.tables.dna import read_fasta
 from omniset.training import artefacts, schema
 
 ENOUGH, FRACTIONS = 1000, (0.05, 0.2)  # sequences kept back, and bounds of their share, where it is not given
@@ -53,9 +48,9 @@ ENOUGH, FRACTIONS = 1000, (0.05, 0.2)  # sequences kept back, and bounds of thei
 class TaxonClassifier(ClassifierOptions, Estimator):
     """A taxon for every read, in the context of its sample.
 
-    Each sequence is scored by itself, by naive Bayes on its words and by a network of its k-mers (or of a transformer's
-    vectors, such as DNABERT-S's); then the shares of the taxa in the sample are found by expectation maximisation. What
-    is ambiguous by itself is decided by what else is there.
+    Each sequence is scored by itself, by naive Bayes on its words and by a network of its k-mers; then the shares of
+    the taxa in the sample are found by expectation maximisation. What is ambiguous by itself is decided by what else is
+    there.
 
     Args:
         {options}
@@ -64,8 +59,8 @@ class TaxonClassifier(ClassifierOptions, Estimator):
         taxa_: The taxa, with their clades.
         network_: What a sequence is by itself.
         material_: What it was fitted on; a model that was loaded has none.
-        prior_: What is expected of a sample.
-        confidence_: The calibration of confidences.
+        trust_: How far scores and sample are trusted: the weights of naive Bayes and the network, what is expected of a
+            sample (`prior`), and the calibration of confidences (`confidence`).
         sizes_: How many references of which kind.
         length_: Median number of bases of the references.
         longest_: That number which a twentieth of them exceed.
@@ -76,8 +71,6 @@ class TaxonClassifier(ClassifierOptions, Estimator):
     FITTED: ClassVar[dict[str, Any]] = {
         "taxa": schema.SIZE,
         "ranks": schema.array(schema.TEXT, minItems=1),
-        "given": schema.optional(schema.SIZE),
-        "transformer": schema.optional(schema.TEXT),
         "entries": schema.COUNT,
         "profiles": schema.COUNT,
         "strength": schema.NUMBER,
@@ -95,7 +88,7 @@ class TaxonClassifier(ClassifierOptions, Estimator):
     def fit(
         self,
         references: Table,
-        taxonomy: Mapping[str, Lineage | str] | str | Path | None = None,
+        taxonomy: Lineages | None = None,
         profiles: Samples | str | Path | None = None,
         *,
         folder: str | Path | None = None,
@@ -122,18 +115,16 @@ class TaxonClassifier(ClassifierOptions, Estimator):
         self.check_resumed(folder, resume)
         texts, lineages = self._read_references(references, taxonomy)
         with of_files(references, taxonomy):
-            numbered = self._numbered(texts, lineages)
+            numbered, taxa, notes = choose(texts, lineages, self.rank, self.region)
         communities = None
         if profiles is not None:
             table = read_samples(profiles) if isinstance(profiles, (str, Path)) else profiles
             with of_files(profiles):
-                communities, note = shares_of(table, self.taxa_, lineages)
-            self.notes_.append(note)
-        return self.fit_references(numbered, communities, folder=folder, resume=resume)
+                communities, note = shares_of(table, taxa, lineages)
+            notes.append(note)
+        return self.fit_references(numbered, taxa, communities, notes, folder=folder, resume=resume)
 
-    def prepare(
-        self, references: Table, taxonomy: Mapping[str, Lineage | str] | str | Path | None = None
-    ) -> References:
+    def prepare(self, references: Table, taxonomy: Lineages | None = None) -> References:
         """The references as `fit` learns them. Sets `taxa_` and `notes_`.
 
         Raises:
@@ -141,37 +132,32 @@ class TaxonClassifier(ClassifierOptions, Estimator):
         """
         texts, lineages = self._read_references(references, taxonomy)
         with of_files(references, taxonomy):
-            return self._numbered(texts, lineages)
+            numbered, self.taxa_, self.notes_ = choose(texts, lineages, self.rank, self.region)
+        return numbered
 
-    def _read_references(
-        self, references: Table, taxonomy: Mapping[str, Lineage | str] | str | Path | None
-    ) -> tuple[dict[str, str], Taxonomy]:
+    def _read_references(self, references: Table, taxonomy: Lineages | None) -> tuple[dict[str, str], Taxonomy]:
         if taxonomy is None:
             if not isinstance(references, (str, Path)):
                 raise ValueError("taxonomy must be given where references are no FASTA file with taxa in its headers")
             return read_references(references, self.ranks, self.progress)
-        if isinstance(references, (str, Path)):
-            texts = read_fasta(references, self.progress)
-        else:
-            texts = named(references, "references")
+        texts = sequences_of(references, "references", self.progress)
         if isinstance(taxonomy, (str, Path)):
             return texts, read_taxonomy(taxonomy, self.ranks)
         return texts, lineages_of(taxonomy, self.ranks)
 
-    def _numbered(self, texts: Mapping[str, str], lineages: Taxonomy) -> References:
-        references, self.taxa_, self.notes_ = choose(texts, lineages, self.rank, self.region)
-        return references
-
     def fit_references(
         self,
         references: References,
-        communities: Float[np.ndarray, "profiles taxa"] | None,
+        taxa: Taxa,
+        communities: Float[np.ndarray, "profiles taxa"] | None = None,
+        notes: Sequence[str] = (),
         *,
         folder: str | Path | None = None,
         resume: bool = False,
     ) -> TaxonClassifier:
-        """`fit` on references whose taxa are numbered as in `taxa_`, and on profiles of these taxa."""
+        """`fit` on references of numbered taxa, and on profiles of these taxa."""
         start = time.monotonic()
+        self.taxa_, self.notes_ = taxa, [*notes]
         rng = np.random.default_rng(self.seed)
         fraction = self.validation_fraction
         if fraction is None:
@@ -188,19 +174,16 @@ class TaxonClassifier(ClassifierOptions, Estimator):
                 stacklevel=3,
             )
         profiles = None if communities is None else thinned(communities, rng)
-        self._transformer = self._load_transformer()
-        network = self._build(len(self.taxa_), self._given(), 0, 0)
-        read = self._reader(network)
+        network = self._build(len(self.taxa_), 0, 0)
         turned = [reverse_complement(text) for text in references.texts]
-        network.strand.copy_(strand_table(references.texts, turned, STRAND))
-        material = Material(
-            references, read, chosen, validation, self, None if folder is None else Path(folder), resume
-        )
-        history = learn_sequences(network, material)
-        self.prior_, self.confidence_ = learn_trust(network, self.taxa_, material, profiles)
-        if self.prior_.profiles is not None:
-            network.profiles = torch.from_numpy(self.prior_.profiles).float()
-        self.network_, self.material_ = network.to("cpu"), material
+        network.strand.copy_(strand_table(references.texts, turned))
+        place = None if folder is None else Path(folder)
+        self.material_ = Material(references, chosen, validation, self, place, resume)
+        history = learn_sequences(network, self.material_)
+        self.trust_ = learn_trust(network, self.taxa_, self.material_, profiles)
+        if self.trust_.prior.profiles is not None:
+            network.profiles = torch.from_numpy(self.trust_.prior.profiles).float()
+        self.network_ = network.to("cpu")
         self._note_trust(profiles is not None)
         self.history_ = history
         self.seconds_ = round(time.monotonic() - start, 1)
@@ -216,20 +199,18 @@ class TaxonClassifier(ClassifierOptions, Estimator):
 
     def _note_trust(self, profiles: bool) -> None:
         """What was learned of how far to trust what."""
-        by_words, by_network = self.network_.weights.tolist()
+        (by_words, by_network), prior = self.trust_.weights.tolist(), self.trust_.prior
         self.notes_.append(f"a sequence by itself: naive Bayes counts {by_words:.2f}, the network {by_network:.2f}")
-        text = f"that all taxa are alike counts as much as {self.prior_.strength:g} of a sample"
-        if self.prior_.profiles is not None:
-            text += f", and what profiles expect as much as {self.prior_.informed:g}"
+        text = f"that all taxa are alike counts as much as {prior.strength:g} of a sample"
+        if prior.profiles is not None:
+            text += f", and what profiles expect as much as {prior.informed:g}"
         elif profiles:
             text += "; the profiles made calls of kept-back sequences no better, and are not used"
         self.notes_.append(text)
 
     # ------------------------------------------------------------------ classify
 
-    def classify(
-        self, sequences: Table | None = None, counts: Samples | str | Path | pd.DataFrame | None = None, **options: Any
-    ) -> pd.DataFrame:
+    def classify(self, sequences: Table | None = None, counts: Counts | None = None, **options: Any) -> pd.DataFrame:
         """A row per sequence, as QIIME 2 has taxonomies: `Feature ID`, `Taxon`, `Confidence`.
 
         The taxon is named down to the deepest rank whose confidence reaches `threshold`. A sequence that occurs in
@@ -243,13 +224,7 @@ class TaxonClassifier(ClassifierOptions, Estimator):
         """
         return self.calls(sequences, counts, **options).per_feature(self.threshold)
 
-    def calls(
-        self,
-        sequences: Table | None = None,
-        counts: Samples | str | Path | pd.DataFrame | None = None,
-        *,
-        strand: str = "auto",
-    ) -> Calls:
+    def calls(self, sequences: Table | None = None, counts: Counts | None = None, *, strand: str = "auto") -> Calls:
         """A taxon for every sequence of every sample, with the confidence at each rank.
 
         Args:
@@ -265,8 +240,7 @@ class TaxonClassifier(ClassifierOptions, Estimator):
         if not samples.counts.nnz:
             raise ValueError("counts has no reads: every count of the table is 0")
         with self._scored(texts, strand) as (candidates, usable):
-            trust = (self.network_.weights.numpy(), self.prior_, self.confidence_)
-            calls = called(self.taxa_, candidates, usable, samples, *trust, self.progress)
+            calls = Calls.of(self.trust_, self.taxa_, candidates, usable, samples, self.progress)
         warn_of_strangers(calls, self.region)
         return calls
 
@@ -276,10 +250,10 @@ class TaxonClassifier(ClassifierOptions, Estimator):
         other lengths than those that were learned.
         """
         warn_of_lengths(texts, min([*self.lengths, self.length_]), max([*self.lengths, self.longest_]))
+        plain, usable = readable(texts, self.network_.strand, strand == "auto")
         network = self.network_.to(devices.find(self.device)).eval()
-        plain, usable = readable(network, texts, strand == "auto")
         with tempfile.TemporaryDirectory(prefix="omniset-") as scratch:
-            yield candidates_of(network, self.reader, plain, self.progress, Path(scratch)), usable
+            yield candidates_of(network, plain, self.progress, Path(scratch)), usable
         self.network_.to("cpu")
 
     # ------------------------------------------------------------------ explain
@@ -288,7 +262,7 @@ class TaxonClassifier(ClassifierOptions, Estimator):
         self,
         feature: str,
         sequences: Table | None = None,
-        counts: Samples | str | Path | pd.DataFrame | None = None,
+        counts: Counts | None = None,
         *,
         sample: str | None = None,
         top: int = 20,
@@ -322,27 +296,24 @@ class TaxonClassifier(ClassifierOptions, Estimator):
                 raise ValueError(f"feature {feature!r} is too short or too ambiguous to be read")
             some = np.flatnonzero(usable)
             these = candidates.of(some)
-        logits = these.logits(self.network_.weights.numpy())
         features = [samples.features[i] for i in members[some]]
-        parts = (these.taxon, logits, reads[some])
-        table = explained(self.prior_, *parts, features, features.index(feature), self.taxa_, top)
+        place = features.index(feature)
+        table = explained(self.trust_, these, reads[some], features, place, self.taxa_, top)
         table.attrs["sample"] = samples.names[row]
         return table
 
     # ------------------------------------------------------------------ save, load
 
     def _state(self) -> dict[str, Any]:
-        weights = self.confidence_.weights
+        prior, confidence = self.trust_.prior, self.trust_.confidence.weights
         return {
             "taxa": len(self.taxa_),
             "ranks": [*self.taxa_.ranks],
-            "given": self._given(),
-            "transformer": None if self._transformer is None else self._transformer.identity,
             "entries": len(self.network_.likelihood.words),
             "profiles": len(self.network_.profiles),
-            "strength": self.prior_.strength,
-            "informed": self.prior_.informed,
-            "confidence": None if weights is None else weights.tolist(),
+            "strength": prior.strength,
+            "informed": prior.informed,
+            "confidence": None if confidence is None else confidence.tolist(),
             "sizes": self.sizes_,
             "length": self.length_,
             "longest": self.longest_,
@@ -357,18 +328,12 @@ class TaxonClassifier(ClassifierOptions, Estimator):
         if len(lineages) != fitted["taxa"]:
             raise ValueError(f"the vocabulary must have {fitted['taxa']} taxa, it has {len(lineages)}")
         self.taxa_ = Taxa.of([tuple(text.split("\t")) for text in lineages], fitted["ranks"])
-        if self.embedder is None and fitted["transformer"] is not None:
-            raise ValueError("the model was fitted on vectors of a transformer: say where it is, with embedder")
-        self._transformer = self._load_transformer()
-        if self._transformer is not None and self._transformer.identity != fitted["transformer"]:
-            raise ValueError(f"embedder {self.embedder} has not the weights that the model was fitted with")
-        sizes = (fitted["given"], fitted["entries"], fitted["profiles"])
-        self.network_ = weights.build(lambda: self._build(fitted["taxa"], *sizes))
+        self.network_ = weights.build(lambda: self._build(*(fitted[key] for key in ("taxa", "entries", "profiles"))))
         profiles = self.network_.profiles.double().numpy() if fitted["profiles"] else None
-        self.prior_ = Prior(fitted["strength"], fitted["informed"], profiles)
         self.check_arguments()
-        confidence = fitted["confidence"]
-        self.confidence_ = Confidence(None if confidence is None else np.array(confidence))
+        confidence = None if fitted["confidence"] is None else np.array(fitted["confidence"])
+        prior = Prior(fitted["strength"], fitted["informed"], profiles)
+        self.trust_ = Trust(self.network_.weights.numpy(), prior, Confidence(confidence))
         self.sizes_, self.notes_ = fitted["sizes"], fitted["notes"]
         self.length_, self.longest_ = fitted["length"], fitted["longest"]
 
@@ -386,32 +351,8 @@ class TaxonClassifier(ClassifierOptions, Estimator):
             raise ValueError(f"width must be divisible by members={self.members}, got {self.width}")
         devices.find(self.device)
 
-    def _load_transformer(self) -> TransformerEmbedding | None:
-        if self.embedder is None:
-            return None
-        return TransformerEmbedding(self.embedder, trust_code=self.trust_code, device=self.device, cache=self.cache)
-
-    def _given(self) -> int | None:
-        return None if self._transformer is None else self._transformer.width
-
-    @property
-    def reader(self) -> Read:
-        """What makes of sequences what the network takes."""
-        return self._reader(self.network_)
-
-    def _reader(self, network: TaxonNetwork) -> Read:
-        projection = network.alone.projection
-        if isinstance(projection, SpectrumProjection):
-            return projection.read
-        if self._transformer is None:
-            raise ValueError("embedder must be given: this model reads a transformer's vectors")
-        return self._transformer
-
-    def _build(self, taxa: int, given: int | None, entries: int, profiles: int) -> TaxonNetwork:
+    def _build(self, taxa: int, entries: int, profiles: int) -> TaxonNetwork:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
-            projection = (
-                SpectrumProjection(self.words, self.width) if given is None else VectorProjection(given, self.width)
-            )
-            alone = SequenceNetwork(projection, self.width, taxa, self.members)
+            alone = SequenceNetwork(self.words, self.width, taxa, self.members)
             return TaxonNetwork(alone, WordLikelihood(taxa, entries), profiles)

@@ -52,14 +52,6 @@ def replicate(
     return noisy / noisy.sum()
 
 
-def replicates(
-    taxa: int, profiles: int, each: int, rng: np.random.Generator
-) -> Float[np.ndarray, "profiles replicates taxa"]:
-    """Of each de-novo profile some replicates, the noise of a profile drawn evenly from [0.5, 0.8)."""
-    bases = [(de_novo(taxa, rng), rng.uniform(*NOISE)) for _ in range(profiles)]
-    return np.stack([np.stack([replicate(base, noise, rng) for _ in range(each)]) for base, noise in bases])
-
-
 def draw(
     profile: Float[np.ndarray, " taxa"], reads: int, members: Members, rng: np.random.Generator
 ) -> tuple[Int[np.ndarray, " distinct"], Int[np.ndarray, " distinct"]]:

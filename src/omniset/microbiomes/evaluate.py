@@ -22,24 +22,12 @@ import pandas as pd
 from jaxtyping import Float, Int
 from sklearn.metrics import f1_score, roc_auc_score
 
-from omniset.microbiomes.baselines import (
-    Confidences,
-    Method,
-    NaiveBayes,
-    Nearest,
-    Profiles,
-    Program,
-    RdpClassifier,
-    Reads,
-    Rows,
-    Sintax,
-)
-from omniset.microbiomes.calls import Confidence, most_probable
-from omniset.microbiomes.candidates import candidates_of
+from omniset.microbiomes.abundances import Prior
+from omniset.microbiomes.baselines import Confidences, Method, NaiveBayes, Nearest, Profiles, Reads, Rows
+from omniset.microbiomes.calibration import Trust, learn_trust
+from omniset.microbiomes.candidates import Candidates, candidates_of
 from omniset.microbiomes.classifier import TaxonClassifier
-from omniset.microbiomes.lessons import learn_trust
 from omniset.microbiomes.references import References
-from omniset.microbiomes.shares import Candidates, Prior
 from omniset.microbiomes.splits import KNOWN, NEW, Split, TestSample, communities, condition, split
 from omniset.microbiomes.taxonomy import Taxa
 from omniset.trials.comparison import OURS, Aim, Comparison, Score
@@ -48,14 +36,12 @@ from omniset.trials.kept import Done, Kept
 
 INFORMED, ALONE, WORDS_ALONE = "with-profiles", "no-context", "no-network"
 VARIANTS = (OURS, INFORMED, ALONE, WORDS_ALONE)
-BY_TABLE: dict[str, Callable[[], Method]] = {
+BASELINES: dict[str, Callable[[], Method]] = {
     "naive-bayes": NaiveBayes,
     "naive-bayes-sample": lambda: NaiveBayes("sample"),
     "naive-bayes-community": lambda: NaiveBayes("community"),
     "nearest": Nearest,
 }
-PROGRAMS: dict[str, type[Program]] = {"sintax": Sintax, "rdp": RdpClassifier}
-BASELINES = (*BY_TABLE, *PROGRAMS)
 METHODS = (*VARIANTS, *BASELINES)
 TOLD = (INFORMED, "naive-bayes-community")  # of the communities that samples are of
 SIZES = (1024, 8192, 131_072)
@@ -84,24 +70,20 @@ class Ours:
 
     def __post_init__(self) -> None:
         self.classifier = TaxonClassifier(**self.like.get_params()).set_params(seed=self.seed)
-        self.classifier.taxa_, self.classifier.notes_ = self.parts.taxa, []
         references, train = self.parts.references, self.parts.train
         used, sequence = np.unique(references.sequence[train], return_inverse=True)
         texts = [references.texts[i] for i in used]
         known = References(texts, sequence, references.taxon[train], references.taxa)
-        self.classifier.fit_references(known, None, folder=self.folder, resume=self.resume)
+        self.classifier.fit_references(known, self.parts.taxa, folder=self.folder, resume=self.resume)
 
     def variant(self, name: str) -> NetworkMethod:
-        model = self.classifier
-        if name == OURS:
-            trust = (model.prior_, model.confidence_)
-        else:
+        model, trust = self.classifier, self.classifier.trust_
+        if name != OURS:
             profiles = self.profiles if name == INFORMED else None
             prior = Prior(strength=1e12) if name == ALONE else None  # so strong that the sample says nothing
             more: dict[str, Any] = {"prior": prior, "without_network": name == WORDS_ALONE}
             trust = learn_trust(model.network_, model.taxa_, model.material_, profiles, **more)
-        candidates = candidates_of(model.network_, model.reader, self.parts.texts)
-        return NetworkMethod(candidates, model.network_.weights.numpy().copy(), *trust, self.parts.taxa)
+        return NetworkMethod(candidates_of(model.network_, self.parts.texts), trust, self.parts.taxa)
 
 
 @dataclass
@@ -109,17 +91,12 @@ class NetworkMethod:
     """Ours, or a variant of it, as it calls the sequences of a split."""
 
     candidates: Candidates
-    weights: Float[np.ndarray, " two"]
-    prior: Prior
-    trust: Confidence
+    trust: Trust
     taxa: Taxa
 
     def call(self, rows: Rows, reads: Reads) -> tuple[Int[np.ndarray, " distinct"], Confidences]:
-        these = self.candidates.of(rows)
-        logits = these.logits(self.weights)
-        logits += self.prior.log_shares(these.taxon, logits, reads, len(self.taxa))[these.taxon]
-        called, odds = most_probable(these.taxon, logits, self.taxa.clade)
-        return called, self.trust.of(odds, these.likeness)[:, -1]
+        called, confidence = self.trust.call(self.candidates.of(rows), reads, self.taxa)
+        return called, confidence[:, -1]
 
 
 # ---------------------------------------------------------------------- what is counted in a sample
@@ -289,8 +266,10 @@ class Evaluation:
             names = misled["method"].replace({OURS: UNTOLD, INFORMED: OURS})
             rows = pd.concat([rows, misled.assign(condition=self.misled(new), method=names)], ignore_index=True)
             aims.append(Aim(self.misled(new), accuracy, UNTOLD, bound=-0.005))
+        others = [method for method in self.rows["method"].unique() if method not in METHODS]
+        baselines = [*BASELINES, *others]
         return Comparison(
-            rows, scores_of(self.ranks), "community", "community", ["replicate"], baselines=[*BASELINES], aims=aims
+            rows, scores_of(self.ranks), "community", "community", ["replicate"], baselines=baselines, aims=aims
         )
 
     @staticmethod
@@ -336,6 +315,7 @@ def evaluate(
     references: References,
     *,
     methods: Sequence[str] | None = None,
+    baselines: Mapping[str, Callable[[], Method]] = BASELINES,
     seeds: int = 3,
     sizes: Sequence[int] = SIZES,
     least: int = 2,
@@ -349,19 +329,18 @@ def evaluate(
 
     Args:
         classifier: With the arguments of ours and its variants; its `taxa_` are those of the references.
-        methods: Among `METHODS`; None: all, but for programs that are not installed.
+        methods: Among the variants of ours and the baselines; None: all.
+        baselines: What makes each of them, by name.
         folder: Keep what is done here, in files per seed and method.
         resume: Take what is done from there; otherwise it is done anew.
 
     Raises:
         ValueError: An unknown method, a number out of bounds, or too few references.
     """
-    if methods is None:
-        methods = [m for m in METHODS if m not in PROGRAMS or PROGRAMS[m].installed()]
-    if unknown := [m for m in methods if m not in METHODS] or ([""] if not methods else []):
-        raise ValueError(f"methods must be among {', '.join(METHODS)}, got {unknown[0]!r}")
-    if lacking := [m for m in methods if m in PROGRAMS and not PROGRAMS[m].installed()]:
-        raise ValueError(f"methods has {lacking[0]!r}, whose program {PROGRAMS[lacking[0]].command} is not installed")
+    known = (*VARIANTS, *baselines)
+    methods = known if methods is None else methods
+    if unknown := [m for m in methods if m not in known] or ([""] if not methods else []):
+        raise ValueError(f"methods must be among {', '.join(known)}, got {unknown[0]!r}")
     if seeds < 1:
         raise ValueError(f"seeds must be >= 1, got {seeds}")
     if not sizes or min(sizes) < 1 or len({*sizes}) < len(sizes):
@@ -384,7 +363,8 @@ def evaluate(
         units = ([["ours", ours]] if ours else []) + [[name, [name]] for name in methods if name not in VARIANTS]
         for unit, names in units:
             fitted = (classifier, parts, profiles, seed, store.scratch(f"{unit}.{seed}"), resume)
-            work = partial(_tested, names, parts, profiles, tests, partial(Ours, *fitted))
+            made = partial(Ours, *fitted) if unit == "ours" else baselines[unit]
+            work = partial(_tested, names, parts, profiles, tests, made)
             done = store.do(f"{unit}.{seed}", settings | {"methods": names}, work, line=f"seed {seed}, {unit}")
             tables.append(pd.DataFrame(done.rows).assign(seed=seed))
             pooled += [{"seed": seed, **scores} for scores in done.facts["pooled"]]
@@ -396,23 +376,20 @@ def evaluate(
 def _tested(
     names: Sequence[str],
     parts: Split,
-    profiles: np.ndarray,
+    profiles: Profiles,
     tests: Sequence[TestSample],
-    ours: Callable[[], Ours],
+    make: Callable[[], Ours | Method],
 ) -> Done:
     start = _seconds()
-    fitted = ours() if names[0] in VARIANTS else None
+    made = make()
+    if not isinstance(made, Ours):
+        made.fit(parts.references, parts.train, profiles, parts.taxa)
+        made.read(parts.texts)
     seconds = _seconds() - start
     learned = np.bincount(parts.references.taxon[parts.train], minlength=len(parts.taxa))
     rows, pooled = [], []
     for method_name in names:
-        method: Method | NetworkMethod
-        if fitted is not None:
-            method = fitted.variant(method_name)
-        else:
-            start = _seconds()
-            method = _baseline(method_name, parts, profiles)
-            seconds = _seconds() - start
+        method = made.variant(method_name) if isinstance(made, Ours) else made
         for name, samples in groupby(tests, key=lambda sample: sample.condition):
             several = []
             for sample in samples:
@@ -429,11 +406,3 @@ def _tested(
 def _seconds() -> float:
     """Of the processors, those of programs that were run included."""
     return sum(os.times()[:4])
-
-
-def _baseline(name: str, parts: Split, profiles: Profiles) -> Method:
-    """Fitted, and ready to call the sequences of a split."""
-    method = BY_TABLE[name]() if name in BY_TABLE else PROGRAMS[name]()
-    method.fit(parts.references, parts.train, profiles, parts.taxa)
-    method.read(parts.texts)
-    return method

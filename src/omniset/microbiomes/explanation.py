@@ -9,8 +9,9 @@ import pandas as pd
 from jaxtyping import Float, Int
 from scipy.special import log_softmax, softmax
 
+from omniset.microbiomes.calibration import Trust
+from omniset.microbiomes.candidates import Candidates
 from omniset.microbiomes.samples import Samples
-from omniset.microbiomes.shares import Prior
 from omniset.microbiomes.taxonomy import Taxa
 
 CLEAR = 0.99  # probability by itself of a read that is clear
@@ -42,9 +43,8 @@ def members_of(samples: Samples, row: int) -> tuple[Int[np.ndarray, " members"],
 
 
 def explained(
-    prior: Prior,
-    taxon: Int[np.ndarray, "members candidates"],
-    logits: Float[np.ndarray, "members candidates"],
+    trust: Trust,
+    members: Candidates,
     reads: Float[np.ndarray, " members"],
     features: Sequence[str],
     place: int,
@@ -56,15 +56,16 @@ def explained(
     The table's `attrs` have the call, its probability in the sample and alone, and whether it is clear by itself.
 
     Args:
-        taxon, logits: Candidates of the sample's members, each by itself.
+        members: Of the sample, with their candidates.
         features: Their names.
         place: Of the member that is explained.
         top: How many are taken out.
     """
     names = np.array(["; ".join(lineage) for lineage in taxa.lineages], dtype=object)
+    taxon, logits = members.taxon, members.logits(trust.weights)
 
     def with_reads(number: Float[np.ndarray, " members"]) -> Float[np.ndarray, " taxa"]:
-        return prior.log_shares(taxon, logits, number, len(taxa))
+        return trust.prior.log_shares(taxon, logits, number, len(taxa))
 
     log_shares = with_reads(reads)
     together = softmax(logits + log_shares[taxon], axis=1)
@@ -79,19 +80,19 @@ def explained(
     rivals = taxon[place, [*ranked[:2], itself]]
     given = reads * (together * np.isin(taxon, rivals)).sum(1)
     given[place] = -1.0  # without itself there is nothing to explain
-    members = np.argsort(-given, kind="stable")[: min(top, len(reads) - 1)]
+    taken = np.argsort(-given, kind="stable")[: min(top, len(reads) - 1)]
     whole = log_odds(log_shares)
     changes = []
-    for i in members.tolist():
+    for i in taken.tolist():
         less = reads.copy()
         less[i] = 0
         changes.append(whole - log_odds(with_reads(less)))
     called = names[np.take_along_axis(taxon, together.argmax(1)[:, None], axis=1)[:, 0]]
     table = pd.DataFrame(
         {
-            "Feature ID": np.array(features, dtype=object)[members],
-            "count": reads[members],
-            "Taxon": called[members],
+            "Feature ID": np.array(features, dtype=object)[taken],
+            "count": reads[taken],
+            "Taxon": called[taken],
             "change": np.array(changes, dtype=np.float64),
         }
     ).sort_values("change", key=np.abs, ascending=False, ignore_index=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,10 +12,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from omniset.kernels import products
-from omniset.microbiomes.likelihood import WordLikelihood, WordTable
+from omniset.microbiomes.naive_bayes import WordLikelihood, WordTable
+from omniset.microbiomes.sequences import STRAND
 from omniset.tables.dna import Spectra, spectra
 
-STRAND = 7  # length of the words that tell a strand
 CANDIDATES = 64  # taxa of each sequence that a sample chooses among
 WEIGHTS = (0.3, 0.3)  # of naive Bayes and of the network, where too little is kept back to learn them
 
@@ -46,21 +45,6 @@ class SpectrumProjection(nn.Module):
         return summed / total.to(summed.dtype).sqrt()[:, None]
 
 
-class VectorProjection(nn.Module):
-    """Vectors of sequences from those that another model made: Linear(x).
-
-    Args:
-        given: Width of what is given.
-    """
-
-    def __init__(self, given: int, width: int) -> None:
-        super().__init__()
-        self.linear = nn.Linear(given, width)
-
-    def forward(self, inputs: Float[Tensor, "sequences given"]) -> Float[Tensor, "sequences width"]:
-        return self.linear(inputs)
-
-
 class SequenceNetwork(nn.Module):
     """Each sequence by itself: a scaled cosine between its vector and one of each taxon, in several members.
 
@@ -70,20 +54,19 @@ class SequenceNetwork(nn.Module):
     their direction.
 
     Args:
+        words: Lengths of the k-mers.
         width: Of the vectors; divisible by the number of members.
     """
 
-    def __init__(
-        self, projection: SpectrumProjection | VectorProjection, width: int, taxa: int, members: int = 1
-    ) -> None:
+    def __init__(self, words: Sequence[int], width: int, taxa: int, members: int = 1) -> None:
         super().__init__()
-        self.projection = projection
+        self.projection = SpectrumProjection(words, width)
         # Only their direction counts, but the longer they are the slower Adam turns them.
         self.prototypes = nn.Parameter(F.normalize(torch.randn(taxa, members, width // members), dim=-1))
         self.log_scale = nn.Parameter(torch.full((members,), math.log(16.0)))
 
-    def vectors(self, inputs: Any) -> Float[Tensor, "sequences width"]:
-        """Of what the projection takes."""
+    def vectors(self, inputs: list[Spectra]) -> Float[Tensor, "sequences width"]:
+        """Of spectra, as the projection reads them."""
         members = self.projection(inputs).unflatten(-1, self.prototypes.shape[1:])
         return F.layer_norm(members, members.shape[-1:]).flatten(-2)
 
@@ -104,7 +87,7 @@ class SequenceNetwork(nn.Module):
         taxa = F.normalize(self.prototypes, dim=-1) * self.log_scale.exp()[:, None]
         return torch.einsum("nmw,tmw->mnt", members, taxa)
 
-    def forward(self, inputs: Any) -> Float[Tensor, "sequences taxa"]:
+    def forward(self, inputs: list[Spectra]) -> Float[Tensor, "sequences taxa"]:
         return self.logits(self.vectors(inputs), self.directions())
 
 
@@ -140,12 +123,12 @@ class TaxonNetwork(nn.Module):
 
     @torch.no_grad()
     def candidates(
-        self, inputs: Any, words: Spectra, table: WordTable, directions: Float[Tensor, "rows width"]
+        self, inputs: list[Spectra], words: Spectra, table: WordTable, directions: Float[Tensor, "rows width"]
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The most probable taxa of sequences among those of a table: their numbers, and the two scores of each.
 
         Args:
-            inputs: What the projection takes.
+            inputs: Spectra, as the projection reads them.
             words: Of `likelihood`'s length.
             directions: Those of the table.
         """

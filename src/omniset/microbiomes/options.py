@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY
-from pathlib import Path
 
 from omniset import options as shared
 from omniset.options import Computing, option, options
@@ -39,19 +38,6 @@ class ClassifierOptions(Computing):
         4,
         "Classifiers of single sequences whose logits are averaged, each with its part of the width, which it divides.",
         least=1,
-    )
-    embedder: str | Path | None = option(
-        None, "Folder of a transformer that makes vectors in place of k-mers. None: k-mers.", place=True
-    )
-    trust_code: bool = option(
-        False, "Run Python files that are in that folder. DNABERT-S needs it.", place=True, changes_fit=False
-    )
-    cache: str | Path | None = option(
-        None,
-        "Folder in which the transformer's vectors are kept from run to run.",
-        group="computing",
-        place=True,
-        changes_fit=False,
     )
     lengths: Sequence[int] = option(
         (100, 150, 200),

@@ -150,7 +150,7 @@ def _with_taxon(
         warnings.warn(
             f"{len(lacking):,} of {len(texts):,} references have no taxon and are left out, such as {lacking[0]!r}"
             + alike(lacking, lineages),
-            stacklevel=5,
+            stacklevel=4,
         )
     if others := len(taxonomy) - len(known):
         notes.append(f"the taxonomy also has {many(others, 'sequence')} beside the references, of no use here")
@@ -185,7 +185,7 @@ def _cut(texts: Sequence[str], region: str, notes: list[str]) -> Sequence[str | 
             "to the region already"
         )
     if with_region < MOST_FOUND * len(parts):
-        warnings.warn(f"{notes[-1]}: the others are left out", stacklevel=5)
+        warnings.warn(f"{notes[-1]}: the others are left out", stacklevel=4)
     return parts
 
 

@@ -12,7 +12,7 @@ import pandas as pd
 from jaxtyping import Float
 from matplotlib.figure import Figure
 
-from omniset.microbiomes.calls import Agreement, Calls, share_of
+from omniset.microbiomes.assignments import Agreement, Calls, share_of
 from omniset.microbiomes.classifier import TaxonClassifier
 from omniset.microbiomes.evaluate import METHODS, Evaluation
 from omniset.microbiomes.samples import Column
@@ -74,7 +74,7 @@ def of_calls(
     shares = Table(
         f"Reads that are named at each rank, with confidence of at least {threshold:g}.",
         ["rank", "share of reads"],
-        [[rank, Cell(share_of(share), share)] for rank, share in named.items()],
+        [[rank, _share(share)] for rank, share in named.items()],
         half=True,
     )
     shown = sorted({max(len(ranks) - 5, 0), max(len(ranks) - 2, 0), len(ranks) - 1})
@@ -102,11 +102,15 @@ def of_calls(
             ("samples", len(calls.samples), ""),
             ("sequences", len(calls.features), "distinct"),
             ("reads", round(reads), ""),
-            ("named", Cell(share_of(named[ranks[-1]]), named[ranks[-1]]), f"of the reads, at rank {ranks[-1]}"),
+            ("named", _share(named[ranks[-1]]), f"of the reads, at rank {ranks[-1]}"),
         ],
         summary=[shares],
         settings=classifier.get_params(),
     )
+
+
+def _share(value: float) -> Cell:
+    return Cell(share_of(value), value)
 
 
 def _samples(calls: Calls, deep: np.ndarray, column: Column | None) -> tuple[Section, dict[str, float]]:
@@ -117,23 +121,13 @@ def _samples(calls: Calls, deep: np.ndarray, column: Column | None) -> tuple[Sec
         np.bincount(calls.sample, calls.count * (deep < names), minlength=number) / np.maximum(reads, 1e-300)
         for names in (1, len(ranks))
     ]
-    rows = [
-        [
-            calls.samples[i][:40],
-            *([] if column is None else [column.values[i][:40]]),
-            round(float(reads[i])),
-            *(Cell(share_of(float(share[i])), float(share[i])) for share in shares),
-        ]
-        for i in np.argsort(-shares[1], kind="stable")[:SAMPLES].tolist()
-    ]
+    rows = []
+    for i in np.argsort(-shares[1], kind="stable")[:SAMPLES].tolist():
+        told = [] if column is None else [column.values[i][:40]]
+        rows.append([calls.samples[i][:40], *told, round(float(reads[i])), *(_share(float(s[i])) for s in shares)])
     more = "" if number <= SAMPLES else f" The first {SAMPLES:,} of {number:,}."
-    head = [
-        "sample",
-        *([] if column is None else [column.name]),
-        "reads",
-        "unassigned",
-        f"not named at rank {ranks[-1]}",
-    ]
+    told = [] if column is None else [column.name]
+    head = ["sample", *told, "reads", "unassigned", f"not named at rank {ranks[-1]}"]
     table = Table(f"Reads without a name, by sample.{more}", head, rows, folded=number > ROWS)
     least, median, most = np.quantile(shares[1][reads > 0], (0, 0.5, 1)).tolist() if reads.any() else 3 * [0.0]
     return Section("By sample", "", [table]), {"least": least, "median": median, "most": most}
@@ -145,8 +139,8 @@ def _abundance(abundance: pd.DataFrame, rank: str, column: Column | None) -> Sec
     shown = (shares if column is None else shares.iloc[column.order()]).iloc[:BARS]
     left = "" if len(shares) <= BARS else f" The first {BARS} of {len(shares):,} samples."
     names = [bare(taxon.split("; ")[-1]) or taxon for taxon in abundance.columns]
-    caption = f"What share of each sample's reads is of which {rank}.{left}"
-    caption += "" if column is None else f" Samples are ordered by {column.name}."
+    ordered = "" if column is None else f" Samples are ordered by {column.name}."
+    caption = f"What share of each sample's reads is of which {rank}.{left}{ordered}"
     blocks: list[Block] = [Plot(stacked(shown.to_numpy(), list(shown.index), names), caption, caption, half=False)]
     if column is not None:
         # In the order of the samples' values; samples without reads have no shares to be averaged.
@@ -157,16 +151,14 @@ def _abundance(abundance: pd.DataFrame, rank: str, column: Column | None) -> Sec
             caption = f"Mean shares of the samples with each value of {column.name}, each sample counting alike."
             labels = [f"{value} ({len(rows)})" for value, rows in groups.items()]
             blocks.append(Plot(stacked(means, labels, names), caption, caption, half=False))
-    mean, seen = shares[total > 0].mean(), (abundance > 0).sum()
-    reads = abundance.sum()
+    mean, seen, reads = shares[total > 0].mean(), (abundance > 0).sum(), abundance.sum()
     rows = [
         [str(taxon), Cell(f"{mean[taxon]:.2%}", float(mean[taxon])), int(seen[taxon]), round(float(reads[taxon]))]
         for taxon in mean.sort_values(ascending=False, kind="stable").index[:ROWS]
     ]
     more = "" if abundance.shape[1] <= ROWS else f" The first {ROWS} of {abundance.shape[1]:,}; all in abundance.tsv."
-    blocks.append(
-        Table(f"Taxa by their mean share.{more}", ["taxon", "mean share", "samples", "reads"], rows, folded=True)
-    )
+    columns = ["taxon", "mean share", "samples", "reads"]
+    blocks.append(Table(f"Taxa by their mean share.{more}", columns, rows, folded=True))
     return Section(f"By {rank}", "", blocks)
 
 
@@ -192,10 +184,9 @@ def stacked(shares: Float[np.ndarray, "samples taxa"], samples: list[str], taxa:
 
 def _features(calls: Calls, by_feature: pd.DataFrame) -> Section:
     reads = np.bincount(calls.feature, calls.count, minlength=len(calls.features))
-    rows = []
-    for i in np.argsort(-reads, kind="stable")[:ROWS].tolist():
-        one = by_feature.iloc[i]
-        rows.append([calls.features[i][:40], round(float(reads[i])), one["Taxon"], float(one["Confidence"])])
+    some = np.argsort(-reads, kind="stable")[:ROWS].tolist()
+    of_some = zip(some, by_feature["Taxon"].iloc[some], by_feature["Confidence"].iloc[some], strict=True)
+    rows = [[calls.features[i][:40], round(float(reads[i])), taxon, float(sure)] for i, taxon, sure in of_some]
     caption = "The sequences with most reads, and what most of their reads are called."
     table = Table(caption, ["sequence", "reads", "taxon", "confidence"], rows)
     return Section("Sequences", "", [table])
@@ -204,22 +195,17 @@ def _features(calls: Calls, by_feature: pd.DataFrame) -> Section:
 def _agreement(agreed: Agreement | None) -> list[Section]:
     if agreed is None:
         return []
-    rows = [
-        [row["rank"], *(Cell(share_of(row[key]), row[key]) for key in ("by_reads", "by_sequences", "compared_reads"))]
-        for row in agreed.ranks.to_dict("records")
-    ]
+    keys = ("by_reads", "by_sequences", "compared_reads")
+    rows = [[row["rank"], *(_share(row[key]) for key in keys)] for row in agreed.ranks.to_dict("records")]
     text = "Compared is what both name at a rank, by a name that the references have there."
     columns = ["rank", "same name, of reads", "of sequences", "reads compared, of all"]
     blocks: list[Block] = [Table("The same name at each rank.", columns, rows)]
     if len(agreed.strangers):
         most = agreed.strangers.sort_values("share_of_reads", ascending=False, kind="stable").head(ROWS)
         caption = "Names of theirs that none of our references has, with most reads first; all in strangers.tsv."
-        rows = [[r, n, s, Cell(share_of(share), share)] for r, n, s, share in most.itertuples(index=False)]
+        rows = [[r, n, s, _share(share)] for r, n, s, share in most.itertuples(index=False)]
         blocks.append(Table(caption, ["rank", "name", "sequences", "share of reads"], rows))
     return [Section("Agreement with other calls", text, blocks)]
-
-
-# ---------------------------------------------------------------------- an evaluation
 
 
 def of_evaluation(evaluation: Evaluation, classifier: TaxonClassifier, run: frame.Run) -> tuple[Report, dict[str, Any]]:
@@ -243,26 +229,19 @@ def _kind(evaluation: Evaluation, kind: str) -> Section:
     scores = [score.name for score in comparison.scores]
     pooled = evaluation.pooled_means(small)
     rows = [[method, *map(rounded, values)] for method, values in zip(pooled.index, pooled.to_numpy(), strict=True)]
+    columns = ["method", *(str(name).replace("_", " ") for name in pooled.columns)]
     blocks: list[Block] = [
-        frame.methods(
-            comparison, small, scores, label=lambda name: f"{name} ({ABOUT[name]})" if name in ABOUT else name
-        ),
-        Table(
-            "Of all samples of a seed together; means over seeds.",
-            ["method", *(str(name).replace("_", " ") for name in pooled.columns)],
-            rows,
-            folded=True,
-        ),
+        frame.methods(comparison, small, scores, label=lambda n: f"{n} ({ABOUT[n]})" if n in ABOUT else n),
+        Table("Of all samples of a seed together; means over seeds.", columns, rows, folded=True),
     ]
-    for special in (evaluation.told(small), evaluation.misled(small)):
-        if special in comparison.conditions:
-            blocks.append(frame.methods(comparison, special, scores))
+    special = [name for name in (evaluation.told(small), evaluation.misled(small)) if name in comparison.conditions]
+    blocks += [frame.methods(comparison, name, scores) for name in special]
     if len(reads) > 1:
         tables = [comparison.table(scores[0], condition(kind, size)) for size in reads]
         names = [name for name in pooled.index if name in tables[0].index]
-        values = {name: np.array([table.loc[name] for table in tables]) for name in names}
-        series = {name: figures.Series(reads, *of_all.T.tolist()) for name, of_all in values.items()}
-        figure = figures.lines(series, "reads of a sample", comparison.scores[0].text, order=METHODS)
+        series = {n: figures.Series(reads, *np.array([table.loc[n] for table in tables]).T.tolist()) for n in names}
+        order = [*METHODS, *(name for name in names if name not in METHODS)]
+        figure = figures.lines(series, "reads of a sample", comparison.scores[0].text, order=order)
         figure.axes[0].set_xscale("log", base=2)
         figure.axes[0].set_xticks(reads, [f"{size:,}" for size in reads], rotation=30, ha="right")
         caption = f"{comparison.scores[0].text} by the number of reads of a sample"

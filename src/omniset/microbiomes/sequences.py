@@ -1,4 +1,4 @@
-"""Sequences of a marker gene: counted once each, written, turned, cut to a region by primers."""
+"""Sequences of a marker gene: counted once each, written, cut to a region by primers, turned to a strand."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Bool, Int, UInt8
+import torch
+from jaxtyping import Bool, Float, Int, UInt8
+from torch import Tensor
 
 from omniset.runs.files import replacing
 from omniset.runs.progress import Progress
-from omniset.tables.dna import OTHER, PLAIN, SequenceFile, joined
+from omniset.tables.dna import OTHER, PLAIN, SequenceFile, joined, spectra
 
 IUPAC = {
     **{"A": "A", "C": "C", "G": "G", "T": "T", "R": "AG", "Y": "CT", "S": "CG", "W": "AT", "K": "GT", "M": "AC"},
@@ -25,6 +27,9 @@ REGIONS = {
 }
 MISMATCHES = 0.2  # share of a primer's bases that may differ
 SHORTEST = 50  # bases: shorter sequences stay unassigned
+STRAND = 7  # length of the words that tell a strand
+READ = 4096  # sequences looked at together
+SHORTER, LONGER = 0.9, 1.2  # of the shortest and longest length learned from: beyond, a warning is due
 MASK = np.zeros(256, dtype=np.uint8)  # a bit for each base that a letter may stand for
 for _letter, _bases in IUPAC.items():
     MASK[ord(_letter)] = sum(1 << "ACGT".index(base) for base in _bases)
@@ -181,3 +186,63 @@ def _best(
             best = int(wrong[start:end].argmin())
             place[i], fits[i] = start + best, wrong[start + best] <= mismatches * len(primer)
     return place, fits
+
+
+# ---------------------------------------------------------------------- strands and lengths
+
+
+def strand_table(texts: Sequence[str], turned: Sequence[str], k: int = STRAND) -> Float[Tensor, " words"]:
+    """How much each word speaks for the strand of `texts`: log of its share there over that in the other strand.
+
+    Words are counted once more than they occur, so that every weight is finite.
+    """
+    shares = []
+    for strand in (texts, turned):
+        counts = torch.ones(4**k, dtype=torch.float64)
+        for start in range(0, len(strand), 1024):
+            counts += torch.bincount(spectra(strand[start : start + 1024], k).words, minlength=4**k)
+        shares.append((counts / counts.sum()).log())
+    return (shares[0] - shares[1]).float()
+
+
+def readable(
+    texts: Sequence[str], strand: Float[Tensor, " words"], turning: bool
+) -> tuple[list[str], Bool[np.ndarray, " sequences"]]:
+    """Sequences on the strand of the references; and which could be read, with a warning of the others.
+
+    Args:
+        strand: `strand_table` of the references.
+        turning: Words tell sequences of the other strand, which are turned, with a warning.
+    """
+    usable = np.zeros(len(texts), dtype=bool)
+    plain, turned = [*texts], 0
+    for start in range(0, len(texts), READ):
+        words = spectra(plain[start : start + READ], STRAND)
+        usable[start : start + READ] = (words.sizes > SHORTEST - STRAND).numpy()
+        if turning:
+            votes = strand[words.words].double()
+            ends = torch.cat([votes.new_zeros(1), votes.cumsum(0)])
+            score = ends[words.starts + words.sizes] - ends[words.starts]
+            for i in (start + (score < 0).nonzero()[:, 0]).tolist():
+                plain[i], turned = reverse_complement(plain[i]), turned + 1
+    if turned:
+        warnings.warn(f"{turned:,} of {len(texts):,} sequences are of the other strand, and were turned", stacklevel=4)
+    if not usable.all():
+        warnings.warn(
+            f"{int((~usable).sum()):,} of {len(texts):,} sequences have fewer than {SHORTEST} bases without "
+            "ambiguity, and are left unassigned",
+            stacklevel=4,
+        )
+    return plain, usable
+
+
+def warn_of_lengths(texts: Sequence[str], least: int, most: int) -> None:
+    """Where half of the sequences are much shorter or longer than those that were learned."""
+    median = float(np.median([len(text) for text in texts])) if len(texts) else float(least)
+    if not SHORTER * least <= median <= LONGER * most:
+        warnings.warn(
+            f"half of the sequences have at {'most' if median < least else 'least'} {median:.0f} bases, the "
+            f"model has learned from {least} to {most}: "
+            + ("confidences may be wrong" if median < least else "cut them to the region that it has learned"),
+            stacklevel=4,
+        )

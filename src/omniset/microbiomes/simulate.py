@@ -13,8 +13,6 @@ from omniset.microbiomes.communities import Members, de_novo, draw, replicate
 from omniset.microbiomes.samples import Samples, write_samples
 from omniset.microbiomes.sequences import IUPAC, REGIONS, reverse_complement, write_fasta
 from omniset.microbiomes.taxonomy import Lineage, joined
-from omniset.microbiomes.training import mutated
-from omniset.runs.files import replacing
 from omniset.runs.verbs import working_folder
 
 FAMILIES, GENERA, EACH = 8, 4, 20  # families, genera of each, references of each
@@ -22,6 +20,7 @@ LENGTH = 250  # of the region between the primers
 # Share of bases drawn anew. Two and two genera are so near each other that some of their reads need the sample.
 DIFFER = {"family": 0.3, "pair": 0.04, "genus": 0.01, "reference": 0.02, "sample": 0.02}
 READS = 2000
+BASES = np.frombuffer(b"ACGT", dtype=np.uint8)
 
 
 @dataclass
@@ -95,21 +94,24 @@ def simulate(samples: int = 12, seed: int = 0) -> Microbiome:
 def write(made: Microbiome, out: Path) -> list[str]:
     """Files of it, as they come from other tools. Returns their names."""
     with working_folder(out, "microbiomes", "simulation") as folder:
-        return _write(made, folder.path)
-
-
-def _write(made: Microbiome, out: Path) -> list[str]:
-    write_fasta(out / "references.fasta", made.references)
-    write_fasta(out / "sequences.fasta", made.sequences)
-    write_samples(out / "table.tsv", made.samples)
-    for name, taxa in (("taxonomy.tsv", made.lineages), ("truth.tsv", made.truth)):
-        rows = "".join(f"{feature}\t{joined(taxon)}\n" for feature, taxon in taxa.items())
-        with replacing(out / name) as temporary:
-            temporary.write_text(f"Feature ID\tTaxon\n{rows}", encoding="utf-8")
-    reads = "".join(f"@read{i}\n{text}\n+\n{'I' * len(text)}\n" for i, text in enumerate(made.reads, 1))
-    with replacing(out / "reads.fastq.gz") as temporary:
-        temporary.write_bytes(gzip.compress(reads.encode(), mtime=0))
+        place = folder.path
+        write_fasta(place / "references.fasta", made.references)
+        write_fasta(place / "sequences.fasta", made.sequences)
+        write_samples(place / "table.tsv", made.samples)
+        for name, taxa in (("taxonomy.tsv", made.lineages), ("truth.tsv", made.truth)):
+            rows = "".join(f"{feature}\t{joined(taxon)}\n" for feature, taxon in taxa.items())
+            (place / name).write_text(f"Feature ID\tTaxon\n{rows}", encoding="utf-8")
+        reads = "".join(f"@read{i}\n{text}\n+\n{'I' * len(text)}\n" for i, text in enumerate(made.reads, 1))
+        (place / "reads.fastq.gz").write_bytes(gzip.compress(reads.encode(), mtime=0))
     return ["references.fasta", "taxonomy.tsv", "table.tsv", "sequences.fasta", "truth.tsv", "reads.fastq.gz"]
+
+
+def mutated(text: str, rate: float, rng: np.random.Generator) -> str:
+    """With this share of its letters drawn anew from the four bases."""
+    letters = np.frombuffer(text.encode("ascii"), dtype=np.uint8).copy()
+    where = rng.random(len(letters)) < rate
+    letters[where] = rng.choice(BASES, int(where.sum()))
+    return letters.tobytes().decode("ascii")
 
 
 def _random(length: int, rng: np.random.Generator) -> str:

@@ -55,6 +55,7 @@ NOTHING = re.compile(
 )
 FAMILY = re.compile("aceae$", re.IGNORECASE)  # what the codes of nomenclature have families of all but animals end in
 Lineage = tuple[str, ...]  # a name for each rank from the first on, as the file spells it
+Lineages = Mapping[str, Lineage | str] | str | Path  # taxa by name, as tuples or as text, or a table of them
 Names = list[str] | dict[str, str]  # of a taxon: in the order of the ranks, or by the letters of LETTERS
 
 

@@ -1,9 +1,10 @@
-"""The network's lesson: the taxon of each sequence by itself."""
+"""Training the network: the taxon of each sequence by itself."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,54 +13,70 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from omniset.microbiomes.candidates import Read, on
-from omniset.microbiomes.model import SequenceNetwork
+from omniset.microbiomes.model import SequenceNetwork, SpectrumProjection, TaxonNetwork
+from omniset.microbiomes.naive_bayes import WordLikelihood
+from omniset.microbiomes.options import ClassifierOptions
 from omniset.microbiomes.references import References
+from omniset.runs import devices
+from omniset.runs.console import telling
+from omniset.tables.dna import Spectra
 from omniset.training.data import Key, Lesson
 from omniset.training.fit import TrainingModule
+from omniset.training.fit import fit as train
 
-BASES = np.frombuffer(b"ACGT", dtype=np.uint8)
 DROPPED = 0.5  # of a step's words, at most
 SHORT = 0.25  # share of the batches that are of a shorter length
+STEPS, EPOCHS = 1600, (4, 60)  # where the number of epochs is not given
+
+Batch = tuple[list[Spectra], Tensor]  # of sequences, and their taxa
+History = list[dict[str, Any]]
 
 
-def mutated(text: str, rate: float, rng: np.random.Generator) -> str:
-    """With this share of its letters drawn anew from the four bases."""
-    letters = np.frombuffer(text.encode("ascii"), dtype=np.uint8).copy()
-    where = rng.random(len(letters)) < rate
-    letters[where] = rng.choice(BASES, int(where.sum()))
-    return letters.tobytes().decode("ascii")
+@dataclass
+class Material:
+    """What is learned from, and how.
 
-
-def sequence_lesson(
-    references: References,
-    train: Int[np.ndarray, " train"],
-    validation: Int[np.ndarray, " validation"],
-    read: Read,
-    lengths: Sequence[int],
-    batch_size: int,
-    seed: int,
-) -> Lesson:
-    """Batches of what the projection takes, and of taxa. In some of the training batches all sequences have one of the
-    shorter lengths.
-
-    Args:
-        train, validation: Numbers of pairs.
+    Attributes:
+        references: All of them.
+        chosen, validation: Pairs that are learned from, and pairs that are kept back.
+        options: Of the classifier.
+        folder: For checkpoints.
+        resume: Go on with those in the folder.
     """
 
-    def make(keys: list[Key], training: bool) -> tuple[Any, Tensor]:
-        pairs = np.array([i for _, i in keys])
-        length = None
-        if training and lengths:
-            rng = np.random.default_rng([seed, keys[0][0], zlib.crc32(pairs.tobytes())])
-            length = int(rng.choice(lengths)) if rng.random() < SHORT else None
-        texts = [references.texts[i][:length] for i in references.sequence[pairs]]
-        return read(texts), torch.from_numpy(references.taxon[pairs])
+    references: References
+    chosen: Int[np.ndarray, " chosen"]
+    validation: Int[np.ndarray, " validation"]
+    options: ClassifierOptions
+    folder: Path | None
+    resume: bool
 
-    def move(batch: tuple[Any, Tensor], device: torch.device) -> tuple[Any, Tensor]:
-        return on(batch[0], device), batch[1].to(device)
+    def counted(self, pairs: Int[np.ndarray, " some"]) -> WordLikelihood:
+        """Naive Bayes of some pairs."""
+        references = self.references
+        sequence, taxon = references.sequence[pairs], references.taxon[pairs]
+        device = devices.find(self.options.device)
+        return WordLikelihood.of(references.texts, sequence, taxon, references.taxa).to(device)
 
-    return Lesson(make, train, validation, batch_size=batch_size, seed=seed, move=move)
+    def lesson(self, projection: SpectrumProjection) -> Lesson:
+        """Batches of spectra and of taxa. In some of the training batches all sequences have one of the shorter
+        lengths.
+        """
+        references, seed, lengths = self.references, self.options.seed, self.options.lengths
+
+        def make(keys: list[Key], training: bool) -> Batch:
+            pairs = np.array([i for _, i in keys])
+            length = None
+            if training and lengths:
+                rng = np.random.default_rng([seed, keys[0][0], zlib.crc32(pairs.tobytes())])
+                length = int(rng.choice(lengths)) if rng.random() < SHORT else None
+            texts = [references.texts[i][:length] for i in references.sequence[pairs]]
+            return projection.read(texts), torch.from_numpy(references.taxon[pairs])
+
+        def move(batch: Batch, device: torch.device) -> Batch:
+            return [one.to(device) for one in batch[0]], batch[1].to(device)
+
+        return Lesson(make, self.chosen, self.validation, batch_size=self.options.batch_size, seed=seed, move=move)
 
 
 class SequenceModule(TrainingModule):
@@ -80,18 +97,45 @@ class SequenceModule(TrainingModule):
         super().__init__(*arguments)
         self.register_buffer("log_shares", torch.from_numpy(np.log(np.maximum(shares, 1e-12))).float())
 
-    def training_step(self, batch: tuple[Any, Tensor], index: int) -> Tensor:
+    def training_step(self, batch: Batch, index: int) -> Tensor:
         inputs, taxa = batch
-        if isinstance(inputs, list):
-            share = DROPPED * torch.rand((), device=self.device)
-            inputs = [one.without(torch.rand(len(one.words), device=self.device) >= share) for one in inputs]
+        share = DROPPED * torch.rand((), device=self.device)
+        inputs = [one.without(torch.rand(len(one.words), device=self.device) >= share) for one in inputs]
         logits = self.network.logits_of_members(self.network.vectors(inputs)) + self.log_shares
         loss = F.cross_entropy(logits.flatten(0, 1), taxa.repeat(len(logits)))
         self.log("train_loss", loss.detach(), on_step=False, on_epoch=True, batch_size=len(taxa), prog_bar=True)
         return loss
 
-    def validation_step(self, batch: tuple[Any, Tensor], index: int) -> None:
+    def validation_step(self, batch: Batch, index: int) -> None:
         inputs, taxa = batch
         logits = self.network(inputs) + self.log_shares
         self.log("val_loss", F.cross_entropy(logits, taxa), batch_size=len(taxa), prog_bar=True)
         self.log("val_accuracy", (logits.argmax(1) == taxa).float().mean(), batch_size=len(taxa), prog_bar=True)
+
+
+def epochs_of(references: int, batch_size: int) -> int:
+    """So many that about `STEPS` steps are made."""
+    return int(np.clip(round(STEPS / max(references // batch_size, 1)), *EPOCHS))
+
+
+def learn_sequences(network: TaxonNetwork, material: Material) -> History:
+    """Train the network of sequences until the loss of what is kept back no longer falls. Leaves it on the device."""
+    telling(material.options.progress)("learning the sequences")
+    references, options = material.references, material.options
+    numbers = np.bincount(references.taxon[material.chosen], minlength=references.taxa)
+    fingerprint = options.fingerprint() | {"data": references.checksum()}
+    optimiser = (options.learning_rate, options.weight_decay, options.seed, fingerprint)
+    module = SequenceModule(network.alone, *optimiser, shares=numbers / numbers.sum())
+    train(
+        module,
+        material.lesson(network.alone.projection),
+        epochs=options.epochs or epochs_of(len(material.chosen), options.batch_size),
+        folder=material.folder,
+        resume=material.resume,
+        device=devices.find(options.device).type,
+        progress=options.progress,
+        log=None,
+        patience=options.patience if len(material.validation) else None,
+    )
+    network.to(devices.find(options.device)).eval()
+    return module.history

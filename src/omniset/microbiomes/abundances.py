@@ -14,45 +14,6 @@ UNIFORM = 0.1  # share of all taxa alike in what profiles expect, at first
 
 
 @dataclass
-class Candidates:
-    """The taxa that each sequence may be of, by itself.
-
-    Attributes:
-        taxon: (sequences, candidates) numbers.
-        words: Their scores by naive Bayes.
-        network: Their logits by the network.
-        sizes: (sequences,) words of each sequence.
-    """
-
-    taxon: Int[np.ndarray, "sequences candidates"]
-    words: Float[np.ndarray, "sequences candidates"]
-    network: Float[np.ndarray, "sequences candidates"]
-    sizes: Float[np.ndarray, " sequences"]
-
-    def __len__(self) -> int:
-        return len(self.taxon)
-
-    def of(self, some: Int[np.ndarray, " some"]) -> Candidates:
-        """Of some sequences."""
-        return Candidates(self.taxon[some], self.words[some], self.network[some], self.sizes[some])
-
-    def logits(self, weights: Float[np.ndarray, " two"]) -> Float[np.ndarray, "sequences candidates"]:
-        """Of each sequence by itself: the weighted sum."""
-        return weights[0] * self.words.astype(np.float64) + weights[1] * self.network
-
-    def without(self, taxon: Int[np.ndarray, " sequences"]) -> Candidates:
-        """As if a taxon of each sequence were not known."""
-        own = self.taxon == taxon[:, None]
-        words, network = (np.where(own, -1e3, values) for values in (self.words, self.network))
-        return Candidates(self.taxon, words, network, self.sizes)
-
-    @property
-    def likeness(self) -> Float[np.ndarray, "sequences two"]:
-        """How like its nearest taxon each sequence is: mean logarithm of a word's share, and largest logit."""
-        return np.stack([self.words.max(1) / np.sqrt(np.maximum(self.sizes, 1)), self.network.max(1)], 1)
-
-
-@dataclass
 class Prior:
     """Which taxa samples have, before one is seen.
 

@@ -1,7 +1,8 @@
-"""From logits to calls: the most probable taxon, and at each rank how sure it is that the taxon is of this clade."""
+"""Calls: the taxon of each sequence in each sample, as deep as it is confident; votes over samples, abundances."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,98 +11,15 @@ from numbers import Integral
 import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float, Int
-from scipy.special import softmax
-from sklearn.linear_model import LogisticRegression
 
+from omniset.microbiomes.calibration import Trust
+from omniset.microbiomes.candidates import Candidates
+from omniset.microbiomes.samples import Samples
 from omniset.microbiomes.taxonomy import UNASSIGNED, Taxa, Taxonomy, bare, joined, lineages_of, names_at
-from omniset.runs.devices import one_blas_thread
+from omniset.report.blocks import many
+from omniset.runs.progress import Progress
 
-MOST = 16.0
-
-
-def most_probable(
-    taxon: Int[np.ndarray, "sequences candidates"],
-    logits: Float[np.ndarray, "sequences candidates"],
-    clade: Int[np.ndarray, "ranks taxa"],
-) -> tuple[Int[np.ndarray, " sequences"], Float[np.ndarray, "sequences ranks"]]:
-    """The candidate with the largest probability, and the log-odds of its clade at each rank.
-
-    A clade's probability is the sum over its candidates. So is that of all others, for what one clade leaves to 1 is
-    lost in rounding where it is sure. Log-odds are within +-16.
-
-    Args:
-        taxon: Numbers of the candidates.
-    """
-    shares = softmax(logits, axis=1)
-    best = np.take_along_axis(taxon, shares.argmax(1)[:, None], axis=1)
-    odds = []
-    for of_rank in clade:
-        same = of_rank[taxon] == of_rank[best]
-        inside, outside = (np.where(some, shares, 0.0).sum(1) for some in (same, ~same))
-        with np.errstate(divide="ignore"):
-            odds.append(np.clip(np.log(inside) - np.log(outside), -MOST, MOST))
-    return best[:, 0], np.stack(odds, 1)
-
-
-@dataclass
-class Confidence:
-    """How often a clade that has a probability is right, reads of unknown taxa included: logistic regressions.
-
-    Attributes:
-        weights: (ranks, 4) of the clade's log-odds, of the two likenesses to the nearest taxon, and of 1; None:
-            confidences are the probabilities.
-    """
-
-    weights: Float[np.ndarray, "ranks 4"] | None = None
-
-    def of(
-        self, odds: Float[np.ndarray, "sequences ranks"], likeness: Float[np.ndarray, "sequences 2"]
-    ) -> Float[np.ndarray, "sequences ranks"]:
-        """Of no rank more than of the one above.
-
-        Args:
-            odds: Log-odds of the clades.
-            likeness: `Candidates.likeness`.
-        """
-        if self.weights is not None:
-            odds = odds * self.weights[:, 0] + likeness @ self.weights[:, 1:3].T + self.weights[:, 3]
-        return np.minimum.accumulate(1 / (1 + np.exp(-odds)), axis=1)
-
-    @classmethod
-    def fit(
-        cls,
-        odds: Float[np.ndarray, "cases ranks"],
-        likeness: Float[np.ndarray, "cases 2"],
-        right: Float[np.ndarray, "cases ranks"],
-        weight: Float[np.ndarray, " cases"],
-    ) -> Confidence:
-        """From cases whose truth is known.
-
-        Args:
-            right: 1 where the clade is that of the truth, else 0.
-            weight: How much each case counts.
-        """
-        rows = []
-        for of_rank, truth in zip(odds.T, right.T > 0, strict=True):
-            if truth.all() or not truth.any():  # nothing to tell apart
-                rows.append([0.0, 0.0, 0.0, 6.0 if truth.all() else -6.0])
-                continue
-            columns = [of_rank, *likeness.T]
-            used = [0, 1, 2]
-            row = _regression(np.stack(columns, 1), truth, weight)
-            # Neither small odds nor being unlike all that is known may make a read surer: what would is left out.
-            while len(used) > 1 and (negative := [i for i in used if row[used.index(i)] < 0]):
-                used.remove(min(negative, key=lambda i: row[used.index(i)]))
-                row = _regression(np.stack([columns[i] for i in used], 1), truth, weight)
-            by_column = dict(zip(used, row[:-1], strict=True))
-            rows.append([*(by_column.get(i, 0.0) for i in range(3)), row[-1]])
-        return cls(np.array(rows))
-
-
-@one_blas_thread()
-def _regression(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> list[float]:
-    model = LogisticRegression(C=10.0, max_iter=1000).fit(x, y, sample_weight=weight)
-    return [*model.coef_[0].tolist(), float(model.intercept_[0])]
+LEAST_KNOWN = 0.5  # share of the reads that are like any reference: below, a warning is due
 
 
 @dataclass
@@ -125,6 +43,42 @@ class Calls:
     count: Float[np.ndarray, " calls"]
     taxon: Int[np.ndarray, " calls"]
     confidence: Float[np.ndarray, "calls ranks"]
+
+    @classmethod
+    def of(
+        cls,
+        trust: Trust,
+        taxa: Taxa,
+        candidates: Candidates,
+        usable: Bool[np.ndarray, " features"],
+        samples: Samples,
+        progress: bool = False,
+    ) -> Calls:
+        """A taxon for every sequence of every sample.
+
+        Args:
+            candidates: Of the samples' features.
+            usable: Which of these could be read.
+        """
+        counts = samples.counts.sorted_indices()
+        taxon = np.full(counts.nnz, -1)
+        sure = np.zeros((counts.nnz, len(taxa.ranks)), dtype=np.float32)
+        empty = np.flatnonzero(np.diff(counts.indptr) == 0)
+        if len(empty):
+            text = f"{many(len(empty), 'sample')} without reads, such as {samples.names[empty[0]]!r}"
+            warnings.warn(text, stacklevel=4)
+        with Progress("classifying", counts.nnz, progress, unit="sequences") as bar:
+            for row in range(len(samples.names)):
+                span = np.arange(counts.indptr[row], counts.indptr[row + 1])
+                span = span[usable[counts.indices[span]]]
+                if len(span):
+                    these = candidates.of(counts.indices[span])
+                    taxon[span], sure[span] = trust.call(these, counts.data[span], taxa)
+                    bar.at(int(span[-1]) + 1)
+            bar.at(counts.nnz)
+        sample = np.repeat(np.arange(len(samples.names)), np.diff(counts.indptr))
+        feature, number = counts.indices.astype(np.int64), counts.data.astype(np.float64)
+        return cls(taxa, samples.names, samples.features, sample, feature, number, taxon, sure)
 
     def part(self, some: slice | Int[np.ndarray, " some"]) -> Calls:
         """Some of the calls."""
@@ -300,3 +254,16 @@ def share_of(value: float | None) -> str:
     ('99.9%', '100.0%', '-')
     """
     return "-" if value is None or np.isnan(value) else f"{min(value, 0.999) if value < 1 else value:.1%}"
+
+
+def warn_of_strangers(calls: Calls, region: str | None) -> None:
+    """Where most reads are nothing to the model: they may be of another part of the gene."""
+    likely = (calls.taxon >= 0) & (calls.confidence[:, 0] >= 0.5)
+    share = float(calls.count[likely].sum() / max(calls.count.sum(), 1e-300))
+    if share < LEAST_KNOWN:
+        learned = "whole references" if region is None else f"the region {region}, without its primers"
+        warnings.warn(
+            f"only {share_of(share)} of the reads are likely to be of the {calls.taxa.ranks[0]} that they are "
+            f"nearest to: the model has learned {learned}; are these reads of it, from its start on?",
+            stacklevel=3,
+        )
