@@ -49,6 +49,7 @@ class PredictorOptions(Computing):
     )
     pooling: Literal["mean", "attention", "cls"] = option("mean", 'Of the tokens of "seed".')
     epochs: int = shared.epochs(100, 'Of "seed", at most.')
+    learning_rate: float = shared.learning_rate(1e-3, 'Largest step size of AdamW, of "seed".')
 
 
 @options

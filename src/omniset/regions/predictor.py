@@ -336,7 +336,7 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
         method: Method
         if self.architecture == "seed":
             options = {name: getattr(self, name) for name in ("dim", "num_heads", "depth", "cls", "pooling")}
-            method = SeedMethod(vectors, options, self.epochs, self.device, self.progress)
+            method = SeedMethod(vectors, options, self.epochs, self.learning_rate, self.device, self.progress)
         elif self.method == "blend":
             method = Blend(self.genes, self.device, say)
         elif self.method == "attention":

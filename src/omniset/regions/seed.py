@@ -37,7 +37,7 @@ from omniset.training.network import Standardize
 BINS, TOKEN_DIM, HIDDEN, DROPOUT = 5, 200, (512, 256, 128), 0.1
 CLS_DIM, CLS_SCALE = 6, 0.02
 SYMMETRY = 0.1  # weight of the mean of (f(i, j) - f(j, i))^2
-LEARNING_RATE, WEIGHT_DECAY = 1e-3, 1e-2
+WEIGHT_DECAY = 1e-2
 BATCH = 23  # regions, all of whose pairs are learned from
 
 CLS = ("random", "spatial")
@@ -516,6 +516,7 @@ class SeedMethod(Method):
         vectors: (G, T) of the genes; None: learned.
         options: Of `CrossAttention`: dim, num_heads, depth, cls, pooling, token_dim, hidden.
         epochs: At most.
+        learning_rate: Of AdamW.
 
     Attributes:
         network: Once fitted.
@@ -537,12 +538,13 @@ class SeedMethod(Method):
         vectors: Float[np.ndarray, "genes token_dim"] | None = None,
         options: Mapping[str, Any] = MappingProxyType({}),
         epochs: int = 100,
+        learning_rate: float = 1e-3,
         device: str = "cpu",
         progress: bool = False,
     ) -> None:
         super().__init__()
         self.vectors, self.options, self.epochs = vectors, dict(options), epochs
-        self.device, self.progress = device, progress
+        self.learning_rate, self.device, self.progress = learning_rate, device, progress
         self.needs_coordinates = self.options.get("cls") == "spatial"
 
     def _reads_places(self, train: Regions) -> bool:
@@ -561,7 +563,7 @@ class SeedMethod(Method):
         vectors = None if self.vectors is None else zlib.crc32(np.ascontiguousarray(self.vectors).tobytes())
         module = PairsModule(
             network,
-            LEARNING_RATE,
+            self.learning_rate,
             WEIGHT_DECAY,
             seed,
             {**self.settings, "vectors": vectors, "data": checksum(train)},
