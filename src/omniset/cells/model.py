@@ -69,7 +69,7 @@ class CellEncoder(nn.Module):
     def __init__(self, genes: int, *, latent: int, dim: int, num_heads: int, dropout: float) -> None:
         super().__init__()
         self.register_buffer("tokens", torch.randn(genes, dim))
-        sizes = {"input_dim": dim, "dim": dim, "depth": 0, "num_heads": num_heads, "num_inducing": 1}
+        sizes: dict[str, Any] = {"input_dim": dim, "dim": dim, "depth": 0, "num_heads": num_heads, "num_inducing": 1}
         sizes |= {"num_outputs": QUERIES, "input_layers": 0, "ffn_dim": 2 * dim}
         self.encoder = encoders.build("ust", **sizes)
         self.completion = Completion(genes, dim)

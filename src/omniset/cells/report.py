@@ -27,6 +27,7 @@ GENES = 15  # shown for a cell that is explained, or a perturbation
 LISTED = 200  # batches, samples
 MUCH = 0.2  # share of unknown cells above which the page speaks up
 Made = tuple[Report, dict[str, Any]]
+Items = list[tuple[str, Any, str]]
 
 
 def of_fit(
@@ -35,13 +36,14 @@ def of_fit(
     """On a fitted model: cells to draw, what `explain` gave of a few, and `omniset.cells.data.batch_sizes`."""
     sizes, seconds = embedder.sizes_, getattr(embedder, "seconds_", None)
     how, places = flat(drawn.z, int(embedder.seed))
-    headline = [("cells", sizes["cells"], f"{sizes['validation']:,} kept back"), ("genes", sizes["genes"], "learned")]
+    kept = f"{sizes['validation']:,} kept back"
+    headline: Items = [("cells", sizes["cells"], kept), ("genes", sizes["genes"], "learned")]
     headline += [] if seconds is None else [("seconds", Cell(f"{seconds:,.0f}", seconds), "of training")]
     text = "" if len(batches) > 1 else "All cells are taken for one batch: nothing was mixed."
     watched = [row for row in embedder.history_ if "val_loss" in row] if embedder.patience is not None else []
     best = int(min(watched, key=lambda row: row["val_loss"])["epoch"]) if watched else None
     groups = drawn.groups or {"all cells": np.full(len(places), "", dtype=object)}
-    pictures = [plotted(places, labels, how, f"{how} of the vectors, by {name}.") for name, labels in groups.items()]
+    pictures: list[Block] = [plotted(places, of, how, f"{how} of the vectors, by {by}.") for by, of in groups.items()]
     depth, correlation = _depth(drawn)
     sections = [
         Section("Batches", text, [_table("Their cells, and median counts per cell.", batches.head(LISTED), half=True)]),
@@ -65,14 +67,15 @@ def of_fit(
 def of_evaluation(evaluation: Evaluation, run: frame.Run) -> Made:
     """On embeddings beside each other."""
     comparison, number, checks = evaluation.comparison, len(evaluation.labels), evaluation.checks
-    rows, how, pictures = sampled(number, 0), "PCA", []
+    rows, how = sampled(number, 0), "PCA"
+    pictures: list[Block] = []
     for method, z in evaluation.embeddings.items():
         how, places = flat(z[rows], 0)
         for name, labels in (("batch", evaluation.batches), ("cell type", evaluation.labels)):
             pictures.append(plotted(places, labels[rows].astype(object), how, f"{method}: {how} by {name}."))
     single = {name: comparison.table(name, ALL)["value"] for name in (*BIO, *BATCH)}
     text = "Each method is fitted on all cells. Scores are those of scib-metrics (Luecken et al., 2022): 1 is best."
-    tables = [
+    tables: list[Block] = [
         frame.methods(comparison, ALL, WHOLE[:3], caption="Mean over seeds. Other cells would give other numbers."),
         _table("Single scores.", pd.DataFrame(single).rename_axis("method").reset_index()),
         _table("Seconds, median over seeds.", evaluation.seconds().reset_index(), half=True),
@@ -135,8 +138,9 @@ def of_annotation(
         "model": annotator.embedder_.identity(),
     }
     lead = f"Types of {many(len(labels), 'cell')} by a reference with {len(annotation.types)} types."
-    about: dict[str, Any] = {"headline": headline, "settings": annotator.get_params()}
-    return frame.compose(run, lead, sections, numbers, **about, summary=[Note("warning", text)] if share > MUCH else [])
+    summary: list[Block] = [Note("warning", text)] if share > MUCH else []
+    settings = annotator.get_params()
+    return frame.compose(run, lead, sections, numbers, headline=headline, summary=summary, settings=settings)
 
 
 def of_annotation_evaluation(evaluation: AnnotationEvaluation, run: frame.Run) -> Made:
@@ -157,7 +161,8 @@ def of_perturbation(
 ) -> Made:
     """On what a perturbation does; `foretold` is of `CellPerturber.populations`, where new cells were foretold."""
     numbers: dict[str, Any] = {"widths": list(perturber.shifts_.widths)}
-    sections, more = [], {}
+    sections: list[Section] = []
+    more: dict[str, Any] = {}
     if foretold is not None:
         sections.append(Section("Populations", "", [_table("What is foretold, and of how many cells.", foretold)]))
     if evaluation is not None:
@@ -167,8 +172,7 @@ def of_perturbation(
         numbers["advice"], more = advice, {"summary": [Note("info", advice)], "comparison": comparison}
     table = _table("Mean change of log-normalised counts over known groups.", perturber.largest_changes(GENES))
     sections.append(Section("Genes that change most", "", [table]))
-    number = len(perturber.shifts_.values)
-    lead = f"Treated cells foretold from untreated ones, by {number} populations before and after."
+    lead = f"Treated cells foretold from untreated ones, by {len(perturber.shifts_.values)} populations learned from."
     return frame.compose(run, lead, sections, numbers, settings=perturber.plain(), **more)
 
 
@@ -228,7 +232,7 @@ def _beside_reference(annotator: CellAnnotator, annotation: Annotation) -> Secti
     types = np.array(annotation.types, dtype=object)[learned.labels.numpy()[of_known]]
     called = annotation.table["label"].to_numpy(dtype=object)[of_new]
     kinds = np.repeat(np.array(["reference", "new"], dtype=object), [len(of_known), len(of_new)])
-    pictures = [
+    pictures: list[Block] = [
         plotted(where, kinds, how, f"{how} of the vectors: reference and new cells."),
         plotted(where[: len(types)], types, how, "The reference, by its labels."),
         plotted(where[len(types) :], called, how, "New cells, by what they are called."),

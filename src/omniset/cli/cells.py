@@ -16,6 +16,9 @@ from omniset.runs.console import noted, say, say_notes
 if TYPE_CHECKING:
     from omniset.cells.data import Cells
     from omniset.cells.embedder import CellEmbedder
+    from omniset.cells.evaluate import Evaluation
+    from omniset.cells.evaluate_annotation import AnnotationEvaluation
+    from omniset.cells.evaluate_perturbation import PerturbationEvaluation
 
 VECTORS = (".h5ad", ".npy", ".parquet", ".csv", ".tsv")  # files that embed writes
 
@@ -417,10 +420,12 @@ def perturb(
     with working_folder(out, "cells", kind, **about) as folder, _opened(files, options) as cells:
         if fitted is None:
             study = Study.of(cells, **columns)
-            evaluation = evaluate_perturbation(study, say if arguments["progress"] else lambda line: None, **arguments)
+            evaluation: PerturbationEvaluation | None = evaluate_perturbation(
+                study, say if arguments["progress"] else lambda line: None, **arguments
+            )
             fitted, groups, table = CellPerturber(**arguments).fit_groups(study), study.lacking, None
             fitted.write(folder.path / "perturber")
-            notes = [*cells.notes, *fitted.notes_, *evaluation.notes]
+            notes = [*cells.notes, *fitted.notes_, *(evaluation.notes if evaluation else [])]
             written = ["perturber/", *(written if groups else [])]
             foretold = f"{many(len(groups), 'population')} not measured after treatment are foretold"
         else:
@@ -496,12 +501,13 @@ def evaluate(
         raise ValueError("gene_vectors and aliases are for task=embed")
     with working_folder(out, "cells", "evaluation", **about, reads=files, resume=resume) as folder:
         advice = []
+        found: AnnotationEvaluation | Evaluation
         if task == "annotate":
             called = evaluate_annotation(files, **same, folder=folder.path)
             run = folder.about(f"Annotation of {_title(files)}, evaluated", called.notes)
             page, found = report.of_annotation_evaluation(called, run), called
         else:
-            more = {"inductive": inductive, "gene_vectors": gene_vectors, "aliases": _aliases(aliases)}
+            more: dict[str, Any] = {"inductive": inductive, "gene_vectors": gene_vectors, "aliases": _aliases(aliases)}
             embedded = compare(files, **same, **more, folder=folder.path)
             page = report.of_evaluation(embedded, folder.about(f"Evaluation on {_title(files)}", embedded.notes))
             found, advice = embedded, [embedded.advice()]
