@@ -508,7 +508,7 @@ def test_glass_brain_refuses(nilearn, tmp_path):
 
 
 def test_without_nilearn_the_error_says_what_to_install(tmp_path):
-    with pytest.raises(ImportError, match=r"need nilearn: pip install 'omniset\[brain\]'"):
+    with pytest.raises(ImportError, match=r'needs nilearn, which is not installed: pip install "omniset\[regions\]"'):
         figures.glass_brain(np.ones((3, 3)), np.zeros((3, 3)), tmp_path / "a.png")
 
 

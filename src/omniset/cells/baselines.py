@@ -16,6 +16,7 @@ from jaxtyping import Float, Int
 from sklearn.decomposition import PCA
 
 from omniset.cells.variable import Moments, most_variable, normalised
+from omniset.lazy import needs
 
 Vectors = Float[np.ndarray, "cells dim"]
 Codes = Int[np.ndarray, " cells"]
@@ -125,7 +126,7 @@ def _harmony(counts: sp.csr_array, batches: Codes, dim: int | None, seed: int, p
     try:
         import harmonypy
     except ImportError as error:
-        raise ImportError('Harmony needs the package harmonypy: pip install "omniset[baselines]"') from error
+        raise ImportError(needs("Harmony", "harmonypy")) from error
     components = _pca(counts, batches, dim, seed, progress)
     if batches.max() == 0:
         return components
@@ -153,9 +154,7 @@ def _scvi(
             import anndata
             import scvi
         except ImportError as error:
-            raise ImportError(
-                'scVI needs the packages scvi-tools and anndata: pip install "omniset[baselines]"'
-            ) from error
+            raise ImportError(needs("scVI", "scvi")) from error
         import torch
 
         chosen = sp.csr_matrix(counts[:, variable_genes(counts, batches)].astype(np.float32))

@@ -24,6 +24,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from omniset.cells.baselines import PrincipalComponents, log_normalised
+from omniset.lazy import needs
 from omniset.runs.devices import one_blas_thread
 
 NEIGHBOURS = 5
@@ -81,7 +82,7 @@ def _harmonised(z: Float[np.ndarray, "cells dim"], batches: Codes, seed: int) ->
     try:
         import harmonypy
     except ImportError as error:
-        raise ImportError('Symphony needs the package harmonypy: pip install "omniset[baselines]"') from error
+        raise ImportError(needs("Symphony", "harmonypy")) from error
     clusters = max(2, min(round(len(z) / 30), 100))
     frame = pd.DataFrame({"batch": batches.astype(str)})
     harmony = harmonypy.run_harmony(z, frame, "batch", nclust=clusters, random_state=seed, verbose=False)

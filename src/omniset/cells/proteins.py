@@ -22,6 +22,7 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor
 
+from omniset.lazy import needs
 from omniset.runs import devices
 from omniset.runs.files import replacing
 from omniset.runs.progress import Progress
@@ -93,7 +94,7 @@ class ProteinModel:
         try:
             import transformers
         except ImportError:
-            raise ImportError('protein_model needs transformers: pip install "omniset[dna]"') from None
+            raise ImportError(needs("protein_model", "transformers")) from None
         if not (Path(folder) / "config.json").is_file():
             raise ValueError(f"protein_model must be a folder with a model's config.json and weights, got {folder}")
         options: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}

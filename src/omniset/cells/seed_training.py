@@ -126,7 +126,7 @@ class SeedModule(TrainingModule):
             loss = expressed_loss(output.prediction, batch.targets, batch.mask, output.dataset_logits, datasets)
         else:
             loss = seed_loss(output.prediction, batch.targets, shared, batch.mask, output.dataset_logits, datasets)
-        self.log(f"{stage}_loss", loss, on_step=False, on_epoch=True, batch_size=len(batch), prog_bar=True)
+        self.log(f"{stage}_loss", loss, batch_size=len(batch))
         return loss
 
 

@@ -114,5 +114,5 @@ class PairModule(TrainingModule):
             for pair in batch
         ]
         loss = torch.stack(losses).mean()
-        self.log("train_loss", loss, on_step=False, on_epoch=True, batch_size=len(batch))
+        self.log("train_loss", loss, batch_size=len(batch))
         return loss

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
-from omniset.estimators import lessons
 from omniset.estimators.options import AUTO, SIMPLE
 from omniset.runs import processes
 from omniset.runs.devices import find
@@ -40,10 +38,10 @@ def check(model: SetEstimator) -> None:
         raise ValueError(f"encoder={model.encoder!r} and method={model.method!r} are two networks: give one")
     if model.single is None:
         here, nodes = processes.layout(model.devices, model.num_nodes)
-        if (here, nodes, model.strategy) != (1, 1, "auto"):
+        if (here, nodes) != (1, 1):
             raise ValueError(
-                f"method={model.method!r} learns in one process, got devices={here}, num_nodes={nodes}, "
-                f"strategy={model.strategy!r}: name one network, such as method='ust'"
+                f"method={model.method!r} learns in one process, got devices={here}, num_nodes={nodes}: name one "
+                "network, such as method='ust'"
             )
     if model.single is None:
         _refuse_unused(model)
@@ -51,7 +49,7 @@ def check(model: SetEstimator) -> None:
         raise ValueError(f"folds={model.folds} is for labels of sets, and one process")
     if model.importance and (model.level == "element" or model.devices * model.num_nodes > 1):
         raise ValueError("importance=True is for labels of sets, and one process")
-    processes.check(find(model.device), model.devices, model.num_nodes, model.strategy)
+    processes.check(find(model.device), model.devices, model.num_nodes)
 
 
 def _refuse_unused(model: SetEstimator) -> None:
@@ -72,24 +70,3 @@ def check_method(model: SetEstimator) -> None:
     if model.alone is not None and model.alone not in members:
         known = ", ".join(name for name in SIMPLE if name in members)
         raise ValueError(f"method={model.alone!r} is none of the simple methods of {type(model).__name__}: {known}")
-
-
-def check_size(model: SetEstimator, largest: int, sets: int) -> None:
-    """Gradients in shards and parts are taken of parameters one by one, and FSDP puts others in their place.
-
-    Args:
-        largest: Elements of the largest of so many sets.
-
-    Raises:
-        ValueError: strategy="fsdp", and a batch that would not be computed whole.
-    """
-    if model.strategy != "fsdp":
-        return
-    batch = model.batch_size or lessons.batch_of(sets)
-    share = math.ceil(batch / math.prod(processes.layout(model.devices, model.num_nodes)))
-    if model.shard_size is not None or share * largest > model.max_elements:
-        raise ValueError(
-            f"strategy='fsdp' computes on whole batches: shard_size must be None, got {model.shard_size}, and "
-            f"max_elements at least {share * largest} ({share} sets of {largest} elements), got "
-            f"{model.max_elements}; 'ddp' needs neither"
-        )

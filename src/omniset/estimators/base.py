@@ -23,6 +23,7 @@ from omniset.estimators.model import SetModel
 from omniset.estimators.stack import Stack
 from omniset.explain import LayerAttribution
 from omniset.options import blaming
+from omniset.runs import processes
 from omniset.runs.devices import find
 from omniset.runs.finite import require_finite_outputs
 from omniset.training import artefacts, schema
@@ -115,7 +116,6 @@ class SetEstimator(SetModel):
         collection = sets_of(sets, missing=self.missing)
         values, self.targets_, self.single_ = labels.aligned(y, collection, self.level, self.usual_target)
         targets, widths = self._encode_targets(values)
-        arguments.check_size(self, int(collection.sizes.max(initial=0)), len(collection))
         by_group = None if groups is None else labels.per_set(groups, collection, "groups")
         by_group = units.groups_of(collection.names, by_group)
         units.require_spread(self, targets, by_group)
@@ -155,11 +155,9 @@ class SetEstimator(SetModel):
             yield from self._frames(group, outputs)
 
     def shared_predictions(self, sets: Iterable[StoredSet]) -> Iterator[pd.DataFrame]:
-        """`predictions`, computed by all processes of the run in turn; the first one gets them (strategies.in_turn)."""
-        from omniset.training import strategies  # which imports Lightning
-
+        """`predictions`, computed by all processes of the run in turn; the first one gets them (processes.in_turn)."""
         jobs = (self._frames(group, outputs) for group, outputs in self.outputs(sets))
-        return strategies.in_turn(jobs, self.device, self.devices, self.num_nodes)
+        return processes.in_turn(jobs, find(self.device), self.devices, self.num_nodes)
 
     def _frames(self, group: list[Any], outputs: Iterator[Tensor]) -> Iterator[pd.DataFrame]:
         row = 0

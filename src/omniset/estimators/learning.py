@@ -99,7 +99,6 @@ def one_network(model: SetEstimator, given: Given) -> None:
             resume=given.resume,
             devices=model.devices,
             num_nodes=model.num_nodes,
-            strategy=model.strategy,
         )
     model.network_, model.history_ = module.network, module.history
     model.chosen_ = SIZES_OF_ONE | {"batch_size": lessons.batch_of(len(collection))}

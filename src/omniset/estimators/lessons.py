@@ -99,8 +99,6 @@ def module(
     from omniset.training.cox import CoxModule
     from omniset.training.sets import SetModule
 
-    # The number of processes changes no step but for rounding; what "fsdp" keeps only it can read.
-    fingerprint = model.fingerprint() | ({"strategy": "fsdp"} if model.strategy == "fsdp" else {})
     return (CoxModule if model.kind.risks else SetModule)(
         network,
         model.classifies,
@@ -110,7 +108,7 @@ def module(
         {name: getattr(model, name) for name in ("shard_size", "shards", "gradient", "store")},
         model.max_elements,
         model.seed,
-        fingerprint | {"data": checksum(*learned_from)},
+        model.fingerprint() | {"data": checksum(*learned_from)},
     )
 
 

@@ -335,7 +335,7 @@ def explain(
 def _load(folder: Path, overrides: dict[str, Any]) -> SetEstimator:
     makers = {maker.__name__: maker for maker in MAKERS.values()}
     model = makers.get(artefacts.kind_of(folder), SetClassifier).load(folder)
-    alone = {"devices": 1, "num_nodes": 1, "strategy": "auto"}  # however it was trained
+    alone = {"devices": 1, "num_nodes": 1}  # however it was trained
     model.set_params(**alone | {k: v for k, v in overrides.items() if v is not None})
     model.check_arguments()
     return model

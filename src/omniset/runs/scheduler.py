@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from omniset.lazy import needs
 from omniset.runs.parts import Job, Outcome, Part, do
 from omniset.runs.processes import processors
 
@@ -113,5 +114,5 @@ def _distributed() -> Any:
     try:
         import distributed
     except ImportError as error:
-        raise ImportError("scheduler needs Dask: pip install 'omniset[dask]'") from error
+        raise ImportError(needs("scheduler", "distributed")) from error
     return distributed

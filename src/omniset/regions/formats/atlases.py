@@ -10,7 +10,9 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
 
-NEEDS = "atlases by name need nilearn: pip install 'omniset[brain]'"
+from omniset.lazy import needs
+
+NEEDS = needs("an atlas by name", "nilearn")
 SIZES = range(100, 1001, 100)
 # Names, and what nilearn fetches.
 ATLASES: dict[str, tuple[str, dict[str, Any]]] = {
