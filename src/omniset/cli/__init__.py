@@ -123,16 +123,21 @@ def main(arguments: list[str] | None = None, systems: Mapping[str, Any] | None =
 
     Exit codes: 0 done, 2 bad input, 130 interrupted (Ctrl-C), 143 ended by SIGTERM, 141 nobody reads what is printed.
     """
-    import jsonargparse
-
     import omniset
-    from omniset.cli import microbiomes, studies
-    from omniset.cli.parser import Parser
-    from omniset.runs import folders
-    from omniset.runs.console import is_out_of_memory, line_of
-    from omniset.runs.signals import Terminated, terminable
-    from omniset.tables.spreadsheets import SAFE
+    from omniset.lazy import needs
 
+    try:
+        import jsonargparse
+
+        from omniset.cli import microbiomes, studies
+        from omniset.cli.parser import Parser
+        from omniset.runs import folders
+        from omniset.runs.console import is_out_of_memory, line_of
+        from omniset.runs.signals import Terminated, terminable
+        from omniset.tables.spreadsheets import SAFE
+    except ModuleNotFoundError as error:
+        print(f"omniset: error: {needs('the command line', error.name)}", file=sys.stderr)
+        return 2
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that lacks a letter of a name shows its number
             stream.reconfigure(errors="backslashreplace")
@@ -162,6 +167,8 @@ def main(arguments: list[str] | None = None, systems: Mapping[str, Any] | None =
     except (ValueError, OSError, ImportError) as error:
         if os.environ.get("OMNISET_DEBUG"):
             raise
+        if isinstance(error, ModuleNotFoundError):
+            error = ImportError(needs("this command", error.name))
         print(f"omniset: error: {line_of(error)}", file=sys.stderr)
         return 2
     except (MemoryError, RuntimeError) as error:

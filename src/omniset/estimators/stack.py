@@ -132,9 +132,11 @@ class Stack(nn.Module):
         """A stack for weights that are stored: of what `shapes` gave, its networks made by network(method)."""
         networks = {name: [network(name) for _ in range(number)] for name, number in shapes["networks"].items()}
         members = {name: [Arrays.empty(one) for one in each] for name, each in shapes["members"].items()}
-        weights = torch.zeros(len(widths), len(cls.METHODS), dtype=torch.float64)
+        # Not ones_like, for which PyTorch imports its symbolic shapes where weights are to have no memory.
+        shape = len(widths), len(cls.METHODS)
+        weights, powers = torch.zeros(shape, dtype=torch.float64), torch.ones(shape, dtype=torch.float64)
         references = Arrays.empty(shapes["references"])
-        return cls(input_dim, widths, classify, networks, members, weights, torch.ones_like(weights), references)
+        return cls(input_dim, widths, classify, networks, members, weights, powers, references)
 
     def split(self, outputs: Float[Tensor, "rows outputs"]) -> tuple[Tensor, ...]:
         """The outputs of each target."""
