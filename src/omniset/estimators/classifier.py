@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
-from sklearn.base import ClassifierMixin
 from torch import Tensor
 
 from omniset.core.stored import StoredSet
@@ -20,7 +19,7 @@ from omniset.runs.devices import find
 from omniset.training import artefacts, schema
 
 
-class SetClassifier(ClassifierMixin, SetEstimator):
+class SetClassifier(SetEstimator):
     """Classify sets. Arguments and attributes are those of SetEstimator, and `classes_`, the labels in order.
 
     With several targets `classes_` is a list of such arrays, and `predict` and `predict_proba` are as scikit-learn's
@@ -38,6 +37,13 @@ class SetClassifier(ClassifierMixin, SetEstimator):
     }
 
     classifies = True
+
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import ClassifierTags
+
+        tags = super().__sklearn_tags__()
+        tags.estimator_type, tags.classifier_tags = "classifier", ClassifierTags()
+        return tags
 
     @property
     def classes_(self) -> Any:

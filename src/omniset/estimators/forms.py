@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from jaxtyping import Shaped
 from scipy.sparse import issparse
-from sklearn.utils import check_array
 
 from omniset.core.encoding import Encoding, Missing
 from omniset.core.sets import SetBatch, Sets
@@ -59,6 +58,8 @@ def _of_array(sets: Any) -> Any:
             return array
         if array.dtype == object and array.shape[1:] in ((), (1,)) and _are_sets(array.reshape(-1)):
             return array.reshape(-1).tolist()
+    from sklearn.utils import check_array
+
     rows = check_array(array)
     with np.errstate(over="ignore"):  # what is too large is refused
         rows = check_array(rows, dtype=np.float32, copy=True)

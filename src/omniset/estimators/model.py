@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from jaxtyping import Shaped
-from sklearn import get_config
-from sklearn.utils import TransformerTags
 
 from omniset.core.encoding import Encoding
 from omniset.core.sets import Sets
@@ -57,6 +55,8 @@ class SetModel(SetOptions, Estimator):
         return np.array(self.features_, dtype=object)
 
     def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import TransformerTags
+
         tags = super().__sklearn_tags__()
         tags.input_tags.two_d_array = tags.input_tags.three_d_array = True
         tags.target_tags.required = tags.target_tags.multi_output = True
@@ -162,6 +162,8 @@ class SetModel(SetOptions, Estimator):
         vectors.check(self)
         collection = self.read(sets)
         values = np.concatenate([some for _, some in vectors.of(self, collection)])
+        from sklearn import get_config
+
         chosen = getattr(self, "_sklearn_output_config", {}).get("transform", get_config()["transform_output"])
         if chosen == "pandas":
             return pd.DataFrame(values, collection.names, vectors.names(self))

@@ -9,8 +9,6 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
-from sklearn.base import RegressorMixin
-from sklearn.metrics import r2_score
 from torch import Tensor
 
 from omniset.core.stored import StoredSet
@@ -18,10 +16,17 @@ from omniset.estimators import labels
 from omniset.estimators.base import SetEstimator, target_called
 
 
-class SetRegressor(RegressorMixin, SetEstimator):
+class SetRegressor(SetEstimator):
     """Predict one or several numbers for a set. Arguments and attributes are those of SetEstimator."""
 
     classifies = False
+
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import RegressorTags
+
+        tags = super().__sklearn_tags__()
+        tags.estimator_type, tags.regressor_tags = "regressor", RegressorTags()
+        return tags
 
     def predict(self, sets: Any, shard_size: int | None = None) -> Any:
         """The targets: (B,) if y was one number per set, else (B, targets). level="element": a row per row of the
@@ -40,6 +45,8 @@ class SetRegressor(RegressorMixin, SetEstimator):
         Raises:
             ValueError: Weights as in `fit`.
         """
+        from sklearn.metrics import r2_score
+
         collection, outputs = self._outputs(sets, None)
         truth = labels.numbers(labels.aligned(y, collection, self.level)[0])
         weights = labels.weights_of_rows(sample_weight, collection, self.level)

@@ -30,7 +30,7 @@ from omniset.runs.files import provenance, replacing, writable_folder, write_jso
 from omniset.runs.locks import locked
 from omniset.training import schema
 
-FORMAT, FORMAT_VERSION = "omniset-model", 7
+FORMAT, FORMAT_VERSION = "omniset-model", 8
 KEY = "omniset_config"
 
 Network = TypeVar("Network", bound=nn.Module)
@@ -117,7 +117,8 @@ def load_config(folder: str | Path, estimator: type) -> dict[str, Any]:
         raise ValueError(f"{path} is not of format {FORMAT!r}")
     if config.get("format_version") != FORMAT_VERSION:
         raise ValueError(
-            f"{path} has format_version {config.get('format_version')!r}, this Omniset reads {FORMAT_VERSION}"
+            f"{path} has format_version {config.get('format_version')!r}, this Omniset reads {FORMAT_VERSION}: make "
+            "the model anew with fit, or use the Omniset that wrote it"
         )
     differences = list(_differences(_saved_config(Path(folder)), config, ""))
     if differences:
