@@ -1,24 +1,18 @@
-"""`omniset demo`: handwritten digits as multisets of points, learned whole and in shards."""
+"""`omniset demo`: handwritten digits as multisets of points, learned whole and in shards.
+
+Nothing heavy is imported before it is used, not even for types: the help needs no PyTorch.
+"""
 
 from __future__ import annotations
 
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from omniset.runs import folders
 from omniset.runs.console import own_command
 from omniset.runs.files import provenance, write_json
-
-if TYPE_CHECKING:
-    import numpy as np
-    from matplotlib.figure import Figure
-
-    from omniset.core.sets import SetBatch
-    from omniset.estimators import SetClassifier
-    from omniset.report.blocks import Plot, Report
-    from omniset.runs.verbs import Folder
 
 WAYS: dict[str, dict[str, Any]] = {
     "whole sets": {},
@@ -91,8 +85,8 @@ def demo(
 
 
 def _learn(
-    place: Folder,
-    models: dict[str, SetClassifier],
+    place: Any,
+    models: dict[str, Any],
     data: str,
     folder: Path | None,
     max_sets: int | None,
@@ -161,7 +155,7 @@ def _read(data: str, folder: Path | None, max_sets: int | None, points: int, see
     return *point_clouds.with_variants(sets[train], labels[train], VARIANTS, seed), sets[test], labels[test]
 
 
-def _accuracy(predicted: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+def _accuracy(predicted: Any, labels: Any) -> dict[str, Any]:
     from scipy.stats import binomtest
 
     right = int((predicted == labels).sum())
@@ -169,7 +163,7 @@ def _accuracy(predicted: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
     return {"accuracy": right / len(labels), "interval_95": [interval.low, interval.high]}
 
 
-def _agreement(model: SetClassifier, test: SetBatch) -> dict[str, Any]:
+def _agreement(model: Any, test: Any) -> dict[str, Any]:
     """Largest difference in probability, and number of labels that differ, of shards against whole sets."""
     whole = model.predict_proba(test, shard_size=test.elements.shape[1])
     differences = {}
@@ -182,7 +176,7 @@ def _agreement(model: SetClassifier, test: SetBatch) -> dict[str, Any]:
     return differences
 
 
-def _explained(model: SetClassifier, test: SetBatch, labels: np.ndarray) -> Figure:
+def _explained(model: Any, test: Any, labels: Any) -> Any:
     import numpy as np
 
     from omniset.report import plots
@@ -196,7 +190,7 @@ def _explained(model: SetClassifier, test: SetBatch, labels: np.ndarray) -> Figu
     )
 
 
-def _page(result: dict[str, Any], picture: Plot) -> tuple[Report, dict[str, Any]]:
+def _page(result: dict[str, Any], picture: Any) -> tuple[Any, dict[str, Any]]:
     from omniset.report.blocks import Cell, Section, Table
     from omniset.report.frame import Run, compose, learning
 
