@@ -69,7 +69,7 @@ class TrainingModule(nn.Module):
         self.network = network
         self.learning_rate, self.weight_decay, self.seed = learning_rate, weight_decay, seed
         self.fingerprint = fingerprint
-        self.history: list[dict[str, float]] = []
+        self.history: list[dict[str, Any]] = []
         self.device, self.rank, self.world = torch.device("cpu"), 0, 1
         self.current_epoch, self.global_step, self.steps = 0, 0, 1
         self.should_stop = False
@@ -446,7 +446,7 @@ def _logs(kind: str | None, folder: Path, module: TrainingModule) -> Iterator[Ca
         yield write
 
 
-def _write_table(path: Path, history: list[dict[str, float]]) -> None:
+def _write_table(path: Path, history: list[dict[str, Any]]) -> None:
     with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         table = csv.DictWriter(file, list(dict.fromkeys(name for row in history for name in row)))
         table.writeheader()
