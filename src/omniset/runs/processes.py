@@ -165,6 +165,17 @@ def together(device: torch.device, devices: int, num_nodes: int, **of_ddp: Any) 
     return fabric
 
 
+@contextmanager
+def ending(fabric: Any) -> Iterator[None]:
+    """Around what processes do together: an error of this one ends those that Fabric has started from it."""
+    try:
+        yield
+    except BaseException:
+        for process in getattr(fabric.strategy.launcher, "procs", []):
+            process.terminate()
+        raise
+
+
 def in_turn(
     jobs: Iterable[Iterable[pd.DataFrame]], device: torch.device, devices: int, num_nodes: int
 ) -> Iterator[pd.DataFrame]:

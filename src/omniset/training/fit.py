@@ -204,6 +204,7 @@ def fit(
         stack.enter_context(terminable())
         stack.enter_context(torch.random.fork_rng())
         fabric = processes.together(find(device), devices, num_nodes, find_unused_parameters=not module.shares_batches)
+        stack.enter_context(processes.ending(fabric))
         watched = len(data.validation) > 0 and patience is not None
         run = _Run(fabric, module, data, epochs, patience if watched else None)
         run.restore(last if resume else None)
