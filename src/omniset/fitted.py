@@ -29,6 +29,8 @@ class Estimator(Computing):
         HISTORIES: Attributes, without the underscore at the end, that metrics.json has.
     """
 
+    network_: Any
+    history_: Any
     FITTED: ClassVar[dict[str, Any]] = {}
     TABLES: ClassVar[Mapping[str, Sequence[str]]] = {}
     HISTORIES: ClassVar[tuple[str, ...]] = ("history",)

@@ -30,6 +30,7 @@ class SetModel(SetOptions, Estimator):
 
     network_: SetNetwork | Stack
     features_: list[str] | None
+    validation_: Any
     encoding_: Encoding | None
 
     def fitted(self) -> SetNetwork | Stack:

@@ -73,11 +73,9 @@ def broadcast(value: Value, source: int = 0) -> Value:
 
 def gather(tables: list[pd.DataFrame]) -> list[pd.DataFrame]:
     """The tables of all processes, in the order of these, for the first one; nothing for the others."""
-    here = torch.distributed.get_rank()
-    sent = [
-        broadcast(packed(tables) if here == rank else None, rank) for rank in range(torch.distributed.get_world_size())
-    ]
-    return [table for some in sent for table in unpacked(some)] if here == 0 else []
+    own = packed(tables)
+    sent = [broadcast(own, rank) for rank in range(torch.distributed.get_world_size())]
+    return [table for some in sent for table in unpacked(some)] if torch.distributed.get_rank() == 0 else []
 
 
 def packed(tables: list[pd.DataFrame]) -> list[dict[str, Any]]:

@@ -159,7 +159,7 @@ def together(device: torch.device, devices: int, num_nodes: int, **of_ddp: Any) 
             os.environ.update(local_meeting(folder))
             atexit.register(shutil.rmtree, folder, ignore_errors=True)
     # Where processes meet in a file, others that Fabric sees, such as SLURM's, are none of theirs.
-    plugins = [LightningEnvironment()] if MEETING in os.environ else []
+    plugins: list[Any] = [LightningEnvironment()] if MEETING in os.environ else []
     fabric = Fabric(accelerator=device.type, devices=here, num_nodes=nodes, strategy=strategy, plugins=plugins)
     fabric.launch()
     return fabric

@@ -73,7 +73,7 @@ class TrainingModule(nn.Module):
         self.device, self.rank, self.world = torch.device("cpu"), 0, 1
         self.current_epoch, self.global_step, self.steps = 0, 0, 1
         self.should_stop = False
-        self._logged: dict[str, tuple[Any, Any]] = {}
+        self._sums: dict[str, tuple[Any, Any]] = {}
 
     def training_step(self, batch: Any, index: int) -> Tensor:
         """The loss of a batch."""
@@ -121,12 +121,12 @@ class TrainingModule(nn.Module):
 
     def log(self, name: str, value: Tensor | float, batch_size: int | Tensor = 1) -> None:
         """Take a batch's value into the mean of an epoch, over all processes, in which it counts as `batch_size`."""
-        total, weight = self._logged.get(name, (0.0, 0))
+        total, weight = self._sums.get(name, (0.0, 0))
         value = value.detach() if isinstance(value, Tensor) else value
-        self._logged[name] = total + value * batch_size, weight + batch_size
+        self._sums[name] = total + value * batch_size, weight + batch_size
 
     def _means(self) -> dict[str, float]:
-        logged, self._logged = self._logged, {}
+        logged, self._sums = self._sums, {}
         if self.world > 1 and logged:
             sums = torch.tensor([[float(x) for x in both] for both in logged.values()], dtype=torch.float64)
             sums = sums.to(torch.float32 if self.device.type == "mps" else torch.float64).to(self.device)
