@@ -31,6 +31,7 @@ class SetModel(SetOptions, Estimator):
     network_: SetNetwork | Stack
     features_: list[str] | None
     validation_: Any
+    labels_: Any
     encoding_: Encoding | None
 
     def fitted(self) -> SetNetwork | Stack:
