@@ -48,11 +48,11 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	@# The build without CUDA where pip offers one, else the standard build of the same version.
 	$(PIP) "torch==$(TORCH)+cpu" 2>/dev/null || $(PIP) "torch==$(TORCH)"
-	$(PIP) -c constraints.txt -e .
+	$(PIP) -c constraints.txt -e ".[all]"
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
-	$(PIP) -c constraints.txt -e ".[test,dev,docs,log]"
+	$(PIP) -c constraints.txt -e ".[test,dev,docs]"
 	@touch $@
 
 clean:

@@ -8,13 +8,13 @@ from pathlib import Path
 import torch
 
 from benchmarks.results import ROOT, record
-from omniset.runs.demo import run
+from omniset.cli.demo import demo
 
 
 def main(seed: int = 0) -> None:
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        found = run(Path(folder), "digits", None, None, None, 512, seed, "cpu", False, False)
+        found = demo(Path(folder), seed=seed, device="cpu", progress=False)
         (ROOT / "docs" / "images").mkdir(exist_ok=True)
         shutil.copy(Path(folder) / "digits.png", ROOT / "docs" / "images")
     seconds = round(time.perf_counter() - start)

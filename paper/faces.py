@@ -13,12 +13,12 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, default_collate
 
 from omniset.runs.devices import find
 from omniset.runs.files import replacing
 from omniset.runs.progress import Progress
-from omniset.training.data import EpochSampler
+from omniset.training.data import Key, Lesson
 from omniset.training.fit import TrainingModule, fit
 from paper.anomaly import Anomaly
 
@@ -200,31 +200,25 @@ class _FineTuning(TrainingModule):
     def training_step(self, batch: Sequence[Tensor], index: int) -> Tensor:
         images, attributes = batch
         loss = F.binary_cross_entropy_with_logits(self.network(images), attributes)
-        self.log("train_loss", loss, on_step=False, on_epoch=True, batch_size=len(images), prog_bar=True)
+        self.log("train_loss", loss, batch_size=len(images))
         return loss
 
-    def configure_optimizers(self) -> Any:
+    def optimizer(self) -> torch.optim.Optimizer:
         return torch.optim.Adam(self.parameters(), lr=self.learning_rate)
 
-
-class _TrainingImages:
-    """Random batches of the training images; nothing is kept back."""
-
-    move = None
-
-    def __init__(self, faces: Faces, rows: Int[np.ndarray, " rows"]) -> None:
-        self.faces, self.rows = faces, rows
-        self.validation: list[Any] = []
-
-    def loader(self, training: bool, rank: int, world: int, turns: bool = False) -> DataLoader:
-        return DataLoader(self.faces, BATCH, sampler=EpochSampler(self.rows if training else [], seed=0))
+    def rate(self, step: int) -> float:
+        return 1.0
 
 
 def _fine_tune(network: AttributeNetwork, faces: Faces, rows: Int[np.ndarray, " rows"], folder: Path) -> None:
     network.train()  # transformers hands models out in eval mode
+
+    def make(keys: list[Key], training: bool) -> Any:
+        return default_collate([faces[key] for key in keys])
+
     fit(
         _FineTuning(network, LEARNING_RATE, 0.0, 0, {"images": len(rows), "attributes": faces.attributes.shape[1]}),
-        _TrainingImages(faces, rows),
+        Lesson(make, rows, [], batch_size=BATCH, seed=0),
         epochs=EPOCHS,
         patience=None,
         device=find("auto").type,

@@ -11,7 +11,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import lightning.pytorch as pl
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -64,15 +63,26 @@ def stack(samples: Sequence[Sample]) -> Batch:
 
 
 class StudyModule(TrainingModule):
-    """Trains an ensemble with Adam, and keeps of each member the weights of its best validation epoch."""
+    """Trains an ensemble with Adam, and keeps of each member the weights of its best validation epoch.
+
+    Args:
+        deadline: Training ends with the epoch in which this time has come.
+    """
 
     network: Ensemble
 
-    def __init__(self, study: Study, training: Training, seeds: Sequence[int], fingerprint: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        study: Study,
+        training: Training,
+        seeds: Sequence[int],
+        fingerprint: dict[str, Any],
+        deadline: float | None = None,
+    ) -> None:
         recipe = study.recipe
         ensemble = Ensemble([study.network(training, seed) for seed in seeds])
         super().__init__(ensemble, recipe.learning_rate, 0.0, seeds[0], fingerprint)
-        self.study, self.training_of, self.seeds = study, training, seeds
+        self.study, self.training_of, self.seeds, self.deadline = study, training, seeds, deadline
         self.best = ensemble.states()
         self.best_loss = torch.full((len(seeds),), torch.inf, dtype=torch.float64)
         self.best_epoch = torch.zeros(len(seeds), dtype=torch.int64)
@@ -97,7 +107,7 @@ class StudyModule(TrainingModule):
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
         losses = self.losses(batch)
-        self.log("train_loss", losses.mean().detach(), on_step=False, on_epoch=True, batch_size=1, prog_bar=True)
+        self.log("train_loss", losses.mean().detach(), batch_size=1)
         return losses.sum()
 
     def on_validation_epoch_start(self) -> None:
@@ -106,7 +116,7 @@ class StudyModule(TrainingModule):
     def validation_step(self, batch: Batch, index: int) -> None:
         losses = self.losses(batch).cpu().double()
         self._losses.append((batch[0].shape[1], losses))
-        self.log("val_loss", losses.mean(), batch_size=batch[0].shape[1], prog_bar=True)
+        self.log("val_loss", losses.mean(), batch_size=batch[0].shape[1])
 
     def on_validation_epoch_end(self) -> None:
         total = sum(sets for sets, _ in self._losses)
@@ -136,19 +146,16 @@ class StudyModule(TrainingModule):
     def on_train_epoch_end(self) -> None:
         self.seconds += time.monotonic() - self._start
         super().on_train_epoch_end()
+        self.should_stop = self.deadline is not None and time.monotonic() > self.deadline
 
     def optimizer(self) -> torch.optim.Optimizer:
         return torch.optim.Adam(self.parameters(), lr=self.learning_rate, fused=True)
 
-    def configure_optimizers(self) -> Any:
-        optimizer = self.optimizer()
-        recipe = self.study.recipe
-        if recipe.drop is None:
-            return optimizer
-        after, factor = recipe.drop
-        steps = recipe.epochs * recipe.steps
-        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: 1.0 if s < after * steps else factor)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+    def rate(self, step: int) -> float:
+        if self.study.recipe.drop is None:
+            return 1.0
+        after, factor = self.study.recipe.drop
+        return 1.0 if step < after * self.steps else factor
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(checkpoint)
@@ -158,17 +165,6 @@ class StudyModule(TrainingModule):
         super().on_load_checkpoint(checkpoint)
         for name in STORED:
             setattr(self, name, checkpoint["study"][name])
-
-
-class Deadline(pl.Callback):
-    """Ends training with the epoch in which time has run out."""
-
-    def __init__(self, at: float | None) -> None:
-        self.at = at
-
-    def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        if self.at is not None and time.monotonic() > self.at:
-            trainer.should_stop = True
 
 
 class Runner:
@@ -244,7 +240,7 @@ class Runner:
         if self.progress:
             print(f"{self.study.name}: {training.name}, seed {names.replace('-', ', ')}", file=sys.stderr)
         fingerprint = recipe_of(self.study, training) | {"seeds": seeds}
-        module = StudyModule(self.study, training, seeds, fingerprint)
+        module = StudyModule(self.study, training, seeds, fingerprint, deadline)
         fit(
             module,
             lesson(self.study, training, seeds),
@@ -255,7 +251,6 @@ class Runner:
             log=None,
             folder=folder,
             resume=True,
-            callbacks=[Deadline(deadline)],
         )
         epochs = len(module.history)
         rows = {}

@@ -70,7 +70,7 @@ class Network(nn.Module):
 class Training(TrainingModule):
     def training_step(self, batch: tuple[Tensor, Tensor], index: int) -> Tensor:
         loss = nn.functional.mse_loss(self.network(batch[0]), batch[1])
-        self.log("train_loss", loss, on_epoch=True, on_step=False, batch_size=len(batch[1]))
+        self.log("train_loss", loss, batch_size=len(batch[1]))
         return loss
 
 

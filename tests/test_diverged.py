@@ -11,7 +11,7 @@ import torch
 
 from omniset.cli import main
 from omniset.runs import finite
-from omniset.training.loop import AtomicCheckpointIO, read_checkpoint
+from omniset.training.fit import PARTS, read_checkpoint, save_checkpoint
 from test_contract import sets
 
 SMALL = ["--method=ust", "--dim=8", "--num_heads=2", "--depth=1", "--num_inducing=3", "--device=cpu"]
@@ -103,7 +103,7 @@ def test_checkpoints_that_are_none(words, capsys):
 FULL = """
 import resource, sys
 sys.dont_write_bytecode = True  # it would be cut short, and read by others
-import omniset.training.loop
+import lightning_fabric, omniset.training.fit
 from omniset.cli import main
 for limit in (20_000, 200_000):
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
@@ -126,8 +126,7 @@ def test_a_disk_that_is_full(words, tmp_path):
 
 def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatch):
     path = tmp_path / "checkpoints/last.ckpt"
-    io = AtomicCheckpointIO()
-    io.save_checkpoint({"omniset": {}, "state_dict": {}, "epoch": 1}, path)
+    save_checkpoint(dict.fromkeys(PARTS, 0) | {"epoch": 1}, path)
 
     def fails(*_, **__):
         raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 192 vs 86")
@@ -135,7 +134,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one(tmp_path, monkey
     with monkeypatch.context() as patch:
         patch.setattr(torch, "save", fails)
         with pytest.raises(OSError, match=r"the checkpoint could not be written whole: .*last.ckpt"):
-            io.save_checkpoint({}, path)
+            save_checkpoint({}, path)
     assert [p.name for p in path.parent.iterdir()] == ["last.ckpt"]
     assert read_checkpoint(path)["epoch"] == 1
 
@@ -151,7 +150,7 @@ class Code:
 
 
 def test_checkpoints_cannot_run_code(tmp_path):
-    torch.save({"omniset": {}, "state_dict": {}, "epoch": Code(tmp_path / "run")}, tmp_path / "last.ckpt")
+    torch.save(dict.fromkeys(PARTS, 0) | {"epoch": Code(tmp_path / "run")}, tmp_path / "last.ckpt")
     with pytest.raises(ValueError, match="last.ckpt is empty, damaged or no checkpoint"):
         read_checkpoint(tmp_path / "last.ckpt")
     assert not (tmp_path / "run").exists()
@@ -160,7 +159,7 @@ def test_checkpoints_cannot_run_code(tmp_path):
 def test_a_checkpoint_whose_numbers_were_changed(tmp_path):
     path = tmp_path / "last.ckpt"
     weights = {"a": torch.arange(100.0)}
-    AtomicCheckpointIO().save_checkpoint({"omniset": {}, "state_dict": weights, "epoch": 1}, path)
+    save_checkpoint(dict.fromkeys(PARTS, 0) | {"state_dict": weights}, path)
     content, numbers = path.read_bytes(), weights["a"].numpy().tobytes()
     assert content.count(numbers) == 1
     path.write_bytes(content.replace(numbers, numbers[:-4] + b"\xff\xff\xff\xff"))

@@ -1,12 +1,11 @@
 """The data of a lesson: what a system gives, and what the training loop gets."""
 
-import lightning.pytorch as pl
 import numpy as np
 import pytest
 import torch
 
 from omniset.training.data import EpochSampler, Lesson
-from omniset.training.loop import Data
+from omniset.training.fit import TrainingModule, fit
 
 
 def drawn(keys, training):
@@ -17,40 +16,29 @@ def drawn(keys, training):
     return torch.tensor([[*key, rng.random()] for key in keys])
 
 
-class Listener(pl.LightningModule):
+class Listener(TrainingModule):
     """Keeps what it is given."""
 
     def __init__(self):
-        super().__init__()
+        super().__init__(torch.nn.Linear(1, 1), 0.1, 0.0, 0, {})
         self.seen, self.watched = [], []
-        self.weight = torch.nn.Parameter(torch.zeros(1))
 
     def training_step(self, batch, index):
         self.seen.append(batch)
-        return self.weight.sum()
+        return self.network.bias.sum()
 
     def validation_step(self, batch, index):
         self.watched.append(batch)
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), 0.1)
 
 
 def listened(epochs, **options):
     module = Listener()
     lesson = Lesson(drawn, np.arange(11), np.arange(11, 14), **{"batch_size": 4, "seed": 3} | options)
-    quiet = {
-        "logger": False,
-        "enable_checkpointing": False,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-    }
-    trainer = pl.Trainer(accelerator="cpu", max_epochs=epochs, num_sanity_val_steps=0, **quiet)
-    trainer.fit(module, Data(lesson))
+    how = {"patience": None, "device": "cpu", "progress": False, "log": None, "folder": None, "resume": False}
+    fit(module, lesson, epochs=epochs, **how)
     return module
 
 
-@pytest.mark.filterwarnings("ignore:.*does not have many workers")
 def test_batches_of_an_epoch():
     one, again = listened(3), listened(3)
     assert all(torch.equal(a, b) for a, b in zip(one.seen, again.seen, strict=True))
@@ -63,7 +51,6 @@ def test_batches_of_an_epoch():
     assert [batch[:, 1].tolist() for batch in one.watched] == [[11, 12, 13]] * 3
 
 
-@pytest.mark.filterwarnings("ignore:.*does not have many workers")
 def test_options_of_a_lesson():
     assert [len(batch) for batch in listened(1, whole=True).seen] == [4, 4]
     assert [len(batch) for batch in listened(1, whole=True, batch_size=64).seen] == [11]  # the only one

@@ -21,14 +21,14 @@ from omniset.core.sets import Sets
 from omniset.encoders import build
 from omniset.genomes import GenomeCompleter
 from omniset.runs import meeting, processes
-from omniset.training.data import EpochSampler, Lesson, ShareOfBatches
+from omniset.training.data import EpochSampler, Lesson
 from omniset.training.fit import TrainingModule, fit
 from omniset.training.network import SetNetwork
 from omniset.training.sets import SetBatches, SetModule
 
 ROOT = Path(__file__).parents[1]
 SMALL = ["--method=ust", "--dim=8", "--num_heads=2", "--depth=1", "--num_inducing=3", "--device=cpu"]
-FIT = ["--epochs=2", "--batch_size=5", "--strategy=ddp", *SMALL]
+FIT = ["--epochs=2", "--batch_size=5", *SMALL]
 GENOMES = ["--epochs=2", "--clade=genus", "--device=cpu", "--progress=false"]
 # Training has 29 sets and validation 8, in batches of 7: the last batch of each is a single set.
 CASES = {
@@ -44,7 +44,7 @@ class Line(TrainingModule):
 
     def training_step(self, batch, index):
         loss = (self.network(batch[:, :2]) - batch[:, 2:]).square().mean()
-        self.log("train_loss", loss, on_step=False, on_epoch=True, batch_size=len(batch))
+        self.log("train_loss", loss, batch_size=len(batch))
         return loss
 
     def validation_step(self, batch, index):
@@ -108,7 +108,7 @@ def train(
     positions = rng.permutation(37)
     make = SetBatches(sets, targets, of_elements, max_elements)
     data = Lesson(make, positions[:29], positions[29:], batch_size=7, seed=3)
-    how = {"device": "cpu", "progress": False, "log": None, "folder": folder, "resume": resume, "strategy": "auto"}
+    how = {"device": "cpu", "progress": False, "log": None, "folder": folder, "resume": resume}
     fit(module, data, epochs=epochs, patience=patience, **how)
     return module.network, module.history, data
 
@@ -379,12 +379,13 @@ def test_what_two_processes_send_and_how_they_end(tmp_path):
 @pytest.mark.parametrize("number", [0, 1, 11, 13])
 def test_shares_of_batches(number, world):
     """Nothing twice, nothing lost, as many steps in each process, and the batches of one process together."""
-    samplers = [EpochSampler(np.arange(number), 7) for _ in range(world)]
-    shares = [ShareOfBatches(sampler, 4, rank, world) for rank, sampler in enumerate(samplers)]
+    lesson = Lesson(lambda keys, training: keys, np.arange(number), [], batch_size=4, seed=7)
+    shares = [lesson.loader(True, rank, world) for rank in range(world)]
+    sampler = EpochSampler(np.arange(number), 7)
     for epoch in (0, 1):
-        for sampler in samplers:
-            sampler.set_epoch(epoch)
-        order = list(samplers[0])
+        for one in (sampler, *shares):
+            one.set_epoch(epoch)
+        order = list(sampler)
         for step, batch in enumerate(zip(*shares, strict=True)):
             assert sorted(key for share in batch for key in share) == sorted(order[4 * step : 4 * step + 4])
         assert {len(share) for share in shares} == {-(-number // 4)}
@@ -432,8 +433,6 @@ def test_the_second_process_is_silent(error, becomes, second, capfd):
         (["--devices=100000"], "4 for each processor here, got 100000"),
         (["--num_nodes=-1"], "num_nodes must be >= 1, got -1"),
         (["--devices=2", "--num_nodes=2"], "num_nodes=2: start the command on each machine, with torchrun or"),
-        (["--strategy=fsdp"], "strategy='fsdp' needs GPUs of NVIDIA or AMD, and the device is 'cpu'"),
-        (["--strategy=deepspeed"], "strategy must be 'auto' or 'ddp' or 'fsdp', got 'deepspeed'"),
     ],
 )
 def test_bad_options(words, message, tmp_path, capsys):
@@ -469,25 +468,11 @@ def test_a_layout_that_was_not_started(second, monkeypatch):
 
 def test_devices_that_are_not_there(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    processes.check(torch.device("cuda"), 2, 1, "fsdp")
+    processes.check(torch.device("cuda"), 2, 1)
     with pytest.raises(ValueError, match="devices must be at most 2, the GPUs of this machine, got 3"):
-        processes.check(torch.device("cuda"), 3, 1, "auto")
+        processes.check(torch.device("cuda"), 3, 1)
     with pytest.raises(ValueError, match="devices must be 1 on 'mps', got 2"):
-        processes.check(torch.device("mps"), 2, 1, "auto")
-
-
-def test_fsdp_takes_whole_batches(monkeypatch):
-    """Of parts and shards, gradients would be lost."""
-    monkeypatch.setattr(processes, "check", lambda *_: None)
-    sets = [[[0.0]] * 7, [[1.0]] * 3]
-    with pytest.raises(ValueError, match=r"max_elements at least 21 \(3 sets of 7 elements\), got 20"):
-        SetClassifier("ust", strategy="fsdp", batch_size=3, max_elements=20).fit(sets, ["a", "b"])
-    with pytest.raises(ValueError, match="shard_size must be None, got 5"):
-        SetClassifier("ust", strategy="fsdp", shard_size=5).fit(sets, ["a", "b"])
-
-
-if __name__ == "__main__":
-    program(*sys.argv[1:])
+        processes.check(torch.device("mps"), 2, 1)
 
 
 def test_what_has_no_use_for_torchrun_says_so(monkeypatch):
@@ -498,3 +483,7 @@ def test_what_has_no_use_for_torchrun_says_so(monkeypatch):
         processes.require_alone("why")
     with pytest.raises(ValueError, match="method='auto' learns in one process, got devices=2, num_nodes=3"):
         SetClassifier(device="cpu").check_arguments()
+
+
+if __name__ == "__main__":
+    program(*sys.argv[1:])

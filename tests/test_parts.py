@@ -189,7 +189,7 @@ def test_options_that_do_not_go_together(folder, tmp_path, monkeypatch, capsys, 
 def test_without_dask(folder, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(__import__("sys").modules, "distributed", None)
     assert predict(folder, tmp_path / "out", "local:2") == 2
-    assert "scheduler needs Dask: pip install 'omniset[dask]'" in capsys.readouterr().err
+    assert 'scheduler needs distributed, which is not installed: pip install "omniset[dask]"' in capsys.readouterr().err
 
 
 @pytest.fixture

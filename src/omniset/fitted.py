@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import pandas as pd
-from sklearn.base import BaseEstimator
-from sklearn.exceptions import NotFittedError
 from torch import nn
 
-from omniset.options import Computing, from_plain, without_places
+from omniset.options import Computing, defaults_of, from_plain, options_of, without_places
 from omniset.runs import devices, folders, processes
 from omniset.training import artefacts
 from omniset.training.fit import check_resumed
@@ -19,8 +17,11 @@ from omniset.training.fit import check_resumed
 Fitted = TypeVar("Fitted", bound="Estimator")
 
 
-class Estimator(Computing, BaseEstimator):
+class Estimator(Computing):
     """An estimator whose model can be stored as a folder: see `omniset.training.artefacts`.
+
+    It keeps to scikit-learn's conventions without inheriting from its classes, whose module takes a second to import:
+    a command that predicts needs none of it.
 
     Attributes:
         FITTED: A JSON schema for each key of what `_state` gives.
@@ -28,6 +29,8 @@ class Estimator(Computing, BaseEstimator):
         HISTORIES: Attributes, without the underscore at the end, that metrics.json has.
     """
 
+    network_: Any
+    history_: Any
     FITTED: ClassVar[dict[str, Any]] = {}
     TABLES: ClassVar[Mapping[str, Sequence[str]]] = {}
     HISTORIES: ClassVar[tuple[str, ...]] = ("history",)
@@ -112,9 +115,38 @@ class Estimator(Computing, BaseEstimator):
             setattr(estimator, f"{name}_", value if of_kind else default)
         return estimator
 
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """All options, as scikit-learn's tools ask for them."""
+        return {name: getattr(self, name) for name in sorted(options_of(type(self)))}
+
+    def set_params(self: Fitted, **options: Any) -> Fitted:
+        """Change options.
+
+        Raises:
+            ValueError: One that it does not have.
+        """
+        known = options_of(type(self))
+        for name, value in options.items():
+            if name not in known:
+                raise ValueError(f"{type(self).__name__} has no option {name!r}; there are: {', '.join(known)}")
+            setattr(self, name, value)
+        return self
+
+    def __repr__(self) -> str:
+        defaults = defaults_of(type(self))
+        changed = (f"{n}={v!r}" for n, v in self.get_params().items() if v is not defaults[n] and v != defaults[n])
+        return f"{type(self).__name__}({', '.join(changed)})"
+
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import Tags, TargetTags
+
+        return Tags(None, TargetTags(required=False))
+
     def require_fitted(self) -> None:
         """Raise scikit-learn's NotFittedError, which is a ValueError, of an estimator that has learned nothing yet."""
         if not self.__sklearn_is_fitted__():
+            from sklearn.exceptions import NotFittedError
+
             raise NotFittedError(f"this {type(self).__name__} is not fitted yet: call fit first, or load one")
 
     def __sklearn_is_fitted__(self) -> bool:

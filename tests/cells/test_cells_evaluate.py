@@ -358,7 +358,9 @@ def test_a_baseline_that_is_not_installed_is_not_run(table, quick, monkeypatch, 
     assert "needs the package harmonypy" in found.not_run["harmony"]
     assert sum("harmony was not run" in line for line in said) == 1
     assert "harmony was not run" in found.notes[-1]
-    assert found.advice().startswith("Whether Harmony is enough cannot be told: Harmony needs the package")
+    assert found.advice().startswith(
+        "Whether Harmony is enough cannot be told: Harmony needs harmonypy, which is not installed"
+    )
     assert found.numbers()["not_run"] == found.not_run
     monkeypatch.setattr(module.compared, "embed", moved)  # installed since
     assert "harmony" in evaluate(table, resume=True, **options).comparison.methods

@@ -99,7 +99,7 @@ def test_what_is_no_atlas_or_cannot_be_fetched_is_said(fetched, monkeypatch):
     with pytest.raises(OSError, match="^aal_3: nilearn could not fetch this atlas: ConnectionError: no route to host$"):
         read_coordinates("aal_3")
     monkeypatch.setitem(sys.modules, "nilearn", None)
-    with pytest.raises(ImportError, match=r"need nilearn: pip install 'omniset\[brain\]'"):
+    with pytest.raises(ImportError, match=r'needs nilearn, which is not installed: pip install "omniset\[regions\]"'):
         read_coordinates("destrieux")
 
 

@@ -48,20 +48,21 @@ def test_files_that_are_none(reader, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("module", "file", "package"),
+    ("module", "file", "extra"),
     [
-        ("nibabel", "a.pconn.nii", "'omniset[brain]'"),
-        ("h5py", "a.mat", "'omniset[cells]'"),
-        ("anndata", "a.h5ad", "'omniset[cells]'"),
+        ("nibabel", "a.pconn.nii", "regions"),
+        ("h5py", "a.mat", "tables"),
+        ("anndata", "a.h5ad", "cells"),
     ],
 )
-def test_what_a_format_needs_is_said(module, file, package, tmp_path, monkeypatch):
+def test_what_a_format_needs_is_said(module, file, extra, tmp_path, monkeypatch):
     mat73(tmp_path / file)
     monkeypatch.setitem(sys.modules, module, None)
     reader = read_expression if module == "anndata" else read_connectivity
     with pytest.raises(ImportError) as error:
         reader(tmp_path / file)
-    assert str(error.value) == f"{tmp_path / file} needs {module}: pip install {package}"
+    remedy = f'pip install "omniset[{extra}]"'
+    assert str(error.value) == f"{tmp_path / file} needs {module}, which is not installed: {remedy}"
 
 
 def test_what_libraries_say_is_in_words(tmp_path):

@@ -467,7 +467,7 @@ def test_glass_brain(nilearn, monkeypatch):
 
 
 def test_without_nilearn_the_error_says_what_to_install():
-    with pytest.raises(ImportError, match=r"need nilearn: pip install 'omniset\[brain\]'"):
+    with pytest.raises(ImportError, match=r'needs nilearn, which is not installed: pip install "omniset\[regions\]"'):
         figures.brain(np.ones((3, 3)), np.zeros((3, 3)))
 
 

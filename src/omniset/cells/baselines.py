@@ -28,6 +28,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from omniset.cells.variable_genes import Moments, most_variable, normalised
+from omniset.lazy import needs
 from omniset.runs.devices import one_blas_thread
 
 Vectors = Float[np.ndarray, "cells dim"]
@@ -149,7 +150,7 @@ def _harmonised(z: Vectors, batches: Codes, seed: int) -> tuple[Vectors, Float[n
     try:
         import harmonypy
     except ImportError as error:
-        raise ImportError('Harmony needs the package harmonypy: pip install "omniset[baselines]"') from error
+        raise ImportError(needs("Harmony", "harmonypy")) from error
     clusters = max(2, min(round(len(z) / 30), 100))  # its default, which is 0 for fewer than 15 cells
     frame = pd.DataFrame({"batch": batches.astype(str)})
     harmony = harmonypy.run_harmony(z, frame, "batch", nclust=clusters, random_state=seed, verbose=False)
@@ -169,9 +170,7 @@ def _scvi(
             import anndata
             import scvi
         except ImportError as error:
-            raise ImportError(
-                'scVI needs the packages scvi-tools and anndata: pip install "omniset[baselines]"'
-            ) from error
+            raise ImportError(needs("scVI", "scvi")) from error
         import torch
 
         chosen = sp.csr_matrix(counts[:, variable_genes(counts, batches)].astype(np.float32))

@@ -564,7 +564,7 @@ class SeedModule(TrainingModule):
         output = network(*read_by(network, batch), batch.tasks, depth)
         shared, datasets = min(self.shared, network.genes), batch.datasets if network.datasets else None
         loss = seed_loss(output.prediction, batch.targets, shared, batch.mask, output.dataset_logits, datasets)
-        self.log(f"{stage}_loss", loss, on_step=False, on_epoch=True, batch_size=len(batch), prog_bar=True)
+        self.log(f"{stage}_loss", loss, batch_size=len(batch))
         return loss
 
 

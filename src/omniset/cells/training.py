@@ -229,7 +229,7 @@ class CellModule(TrainingModule):
         self.alignment, self.label_weight = alignment, label_weight
 
     def training_step(self, batch: CellBatch, index: int) -> Tensor:
-        done = self.global_step / max(int(self.trainer.estimated_stepping_batches), 1)
+        done = self.global_step / self.steps
         return self._step(batch, "train", min(1.0, 2 * done))
 
     def validation_step(self, batch: CellBatch, index: int) -> None:
@@ -251,8 +251,8 @@ class CellModule(TrainingModule):
         if network.types is not None and batch.types is not None:
             parts["types"] = network.types(z, batch.types)
             total = total + self.label_weight * parts["types"]
-        several: dict[str, Any] = {"on_step": False, "on_epoch": True, "batch_size": len(z)}
-        self.log(f"{stage}_loss", total, prog_bar=True, **several)
+        several: dict[str, Any] = {"batch_size": len(z)}
+        self.log(f"{stage}_loss", total, **several)
         for name, value in parts.items():
             self.log(f"{stage}_{name}", value, **several)
         # The centres follow the cells, which do not feel them: this is no part of the model's own loss.

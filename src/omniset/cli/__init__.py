@@ -6,8 +6,7 @@ import io
 import os
 import sys
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 # How many times a thread looks whether the others are done before it sleeps, in GNU's OpenMP, with which PyTorch and
 # scikit-learn compute on Linux. By default it looks for milliseconds, in which it keeps a processor from other
@@ -15,51 +14,12 @@ from typing import Any, Literal
 WAITS = {"GOMP_SPINCOUNT": "1000"}
 
 
-def demo(
-    out: Path = Path("demo-run"),
-    data: Literal["digits", "mnist"] = "digits",
-    folder: Path | None = None,
-    epochs: int | None = None,
-    max_sets: int | None = None,
-    points: int = 512,
-    seed: int = 0,
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto",
-    resume: bool = False,
-    replace: bool = False,
-    progress: bool = True,
-) -> None:
-    """Learn to read handwritten digits as multisets of points.
-
-    Three times: from whole sets, from shards with exact gradients, and with the first shard's gradient only. Takes
-    under four minutes on two cores.
-
-    Args:
-        out: Folder for the model, metrics, a picture and a report, report.html.
-        data: "digits" is scikit-learn's (nothing to download). "mnist" reads IDX files; on a CPU limit it with
-            --max_sets and --epochs.
-        folder: Where the MNIST files are. Default: the folder mnist in $OMNISET_DATA.
-        epochs: How often each set is learned from. Default: 13 for digits, 10 for mnist.
-        max_sets: Use only the first so many sets.
-        points: Points drawn per MNIST digit.
-        seed: The same seed gives the same numbers.
-        device: Where to compute.
-        resume: Go on with an interrupted demo in the same folder.
-        replace: Replace an earlier demo in the folder.
-        progress: Show progress bars.
-    """
-    from omniset.runs import folders
-    from omniset.runs.demo import run
-
-    folders.REPLACE.set(replace)
-    run(out, data, folder, epochs, max_sets, points, seed, device, resume, progress)
-
-
 def _commands() -> dict[str, Any]:
     """Of each system a dict of its verbs; those of the estimators on sets stand by themselves."""
-    from omniset.cli import cells, genomes, microbiomes, regions, sets
+    from omniset.cli import cells, demo, genomes, microbiomes, regions, sets
 
     return {
-        "demo": demo,
+        "demo": demo.demo,
         "fit": sets.fit,
         "predict": sets.predict,
         "embed": sets.embed,
@@ -122,16 +82,21 @@ def main(arguments: list[str] | None = None, systems: Mapping[str, Any] | None =
 
     Exit codes: 0 done, 2 bad input, 130 interrupted (Ctrl-C), 143 ended by SIGTERM, 141 nobody reads what is printed.
     """
-    import jsonargparse
-
     import omniset
-    from omniset.cli import microbiomes, studies
-    from omniset.cli.parser import Parser
-    from omniset.runs import folders
-    from omniset.runs.console import is_out_of_memory, line_of
-    from omniset.runs.signals import Terminated, terminable
-    from omniset.tables.spreadsheets import SAFE
+    from omniset.lazy import needs
 
+    try:
+        import jsonargparse
+
+        from omniset.cli import microbiomes, studies
+        from omniset.cli.parser import Parser
+        from omniset.runs import folders
+        from omniset.runs.console import is_out_of_memory, line_of
+        from omniset.runs.signals import Terminated, terminable
+        from omniset.tables.spreadsheets import SAFE
+    except ModuleNotFoundError as error:
+        print(f"omniset: error: {needs('the command line', error.name)}", file=sys.stderr)
+        return 2
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that lacks a letter of a name shows its number
             stream.reconfigure(errors="backslashreplace")
@@ -161,6 +126,8 @@ def main(arguments: list[str] | None = None, systems: Mapping[str, Any] | None =
     except (ValueError, OSError, ImportError) as error:
         if os.environ.get("OMNISET_DEBUG"):
             raise
+        if isinstance(error, ModuleNotFoundError):
+            error = ImportError(needs("this command", error.name))
         print(f"omniset: error: {line_of(error)}", file=sys.stderr)
         return 2
     except (MemoryError, RuntimeError) as error:

@@ -66,9 +66,6 @@ class Sharing:
         group="computing",
         least=1,
     )
-    strategy: Literal["auto", "ddp"] = option(
-        "auto", '"ddp", and "auto": each process holds the model.', group="computing"
-    )
 
 
 def _parts(arguments: dict[str, Any]) -> list[Path]:

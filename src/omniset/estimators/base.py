@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from dataclasses import dataclass
 from functools import partial
@@ -124,7 +123,6 @@ class SetEstimator(SetModel):
         collection = inputs.sets_of(sets, missing=self.missing)
         values, self.targets_, self.single_ = inputs.aligned(y, collection, self.level, self.usual_target)
         targets, widths = self._encode_targets(values)
-        self._check_size(int(collection.sizes.max(initial=0)), len(collection))
         by_group = None if groups is None else inputs.per_set(groups, collection, "groups")
         by_group = inputs.groups_of(collection.names, by_group)
         self._check_groups(targets, by_group)
@@ -197,7 +195,6 @@ class SetEstimator(SetModel):
                 resume=given.resume,
                 devices=self.devices,
                 num_nodes=self.num_nodes,
-                strategy=self.strategy,
             )
         self.network_, self.history_ = module.network, module.history
         self.chosen_ = SIZES_OF_ONE | {"batch_size": inputs.batch_of(len(sets))}
@@ -214,8 +211,6 @@ class SetEstimator(SetModel):
         from omniset.training.cox import CoxModule
         from omniset.training.sets import SetModule
 
-        # The number of processes changes no step but for rounding; what "fsdp" keeps only it can read.
-        fingerprint = self.fingerprint() | ({"strategy": "fsdp"} if self.strategy == "fsdp" else {})
         return (CoxModule if self.MIXTURE.risks else SetModule)(
             network,
             self.classifies,
@@ -225,7 +220,7 @@ class SetEstimator(SetModel):
             {name: getattr(self, name) for name in ("shard_size", "shards", "gradient", "store")},
             self.max_elements,
             self.seed,
-            fingerprint | {"data": data},
+            self.fingerprint() | {"data": data},  # the number of processes changes no step but for rounding
         )
 
     def _lesson(self, given: Given, train: Int[np.ndarray, " _"]) -> Any:
@@ -442,17 +437,17 @@ class SetEstimator(SetModel):
             raise ValueError(f"encoder={self.encoder!r} and method={self.method!r} are two networks: give one")
         if self.single is None:
             here, nodes = processes.layout(self.devices, self.num_nodes)
-            if (here, nodes, self.strategy) != (1, 1, "auto"):
+            if (here, nodes) != (1, 1):
                 raise ValueError(
-                    f"method={self.method!r} learns in one process, got devices={here}, num_nodes={nodes}, "
-                    f"strategy={self.strategy!r}: name one network, such as method='ust'"
+                    f"method={self.method!r} learns in one process, got devices={here}, num_nodes={nodes}: name one "
+                    "network, such as method='ust'"
                 )
             self._refuse_unused()
         if self.folds is not None and (self.level == "element" or self.devices * self.num_nodes > 1):
             raise ValueError(f"folds={self.folds} is for labels of sets, and one process")
         if self.importance and (self.level == "element" or self.devices * self.num_nodes > 1):
             raise ValueError("importance=True is for labels of sets, and one process")
-        processes.check(find(self.device), self.devices, self.num_nodes, self.strategy)
+        processes.check(find(self.device), self.devices, self.num_nodes)
 
     def _refuse_unused(self) -> None:
         """Options of one network, or of any, where there is none."""
@@ -473,26 +468,6 @@ class SetEstimator(SetModel):
         if self.alone is not None and self.alone not in known:
             raise ValueError(
                 f"method={self.alone!r} is none of the simple methods of {type(self).__name__}: {', '.join(known)}"
-            )
-
-    def _check_size(self, largest: int, sets: int) -> None:
-        """Gradients in shards and parts are taken of parameters one by one, and FSDP puts others in their place.
-
-        Args:
-            largest: Elements of the largest of so many sets.
-
-        Raises:
-            ValueError: strategy="fsdp", and a batch that would not be computed whole.
-        """
-        if self.strategy != "fsdp":
-            return
-        batch = self.batch_size or inputs.batch_of(sets)
-        share = math.ceil(batch / math.prod(processes.layout(self.devices, self.num_nodes)))
-        if self.shard_size is not None or share * largest > self.max_elements:
-            raise ValueError(
-                f"strategy='fsdp' computes on whole batches: shard_size must be None, got {self.shard_size}, and "
-                f"max_elements at least {share * largest} ({share} sets of {largest} elements), got "
-                f"{self.max_elements}; 'ddp' needs neither"
             )
 
     def _check_groups(self, targets: Shaped[Tensor, "sets targets"], groups: inputs.Groups | None) -> None:

@@ -143,12 +143,11 @@ class EnsembleModule(TrainingModule):
     def on_train_start(self) -> None:
         super().on_train_start()
         if self.others.numel() and self.current_epoch - int(self.best_epoch.max()) >= self.patience:
-            self.trainer.should_stop = True  # a run that had stopped early, and is resumed
+            self.should_stop = True  # a run that had stopped early, and is resumed
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
         loss = self._loss(batch, batch.weights, SMOOTHING)
-        shown = {"on_step": False, "on_epoch": True, "batch_size": batch.targets.shape[1], "prog_bar": True}
-        self.log("train_loss", loss.mean().detach(), **shown)
+        self.log("train_loss", loss.mean().detach(), batch_size=batch.targets.shape[1])
         return loss.sum()
 
     def _loss(self, batch: Batch, weights: Tensor, smoothing: float) -> Float[Tensor, " networks"]:
@@ -216,7 +215,7 @@ class EnsembleModule(TrainingModule):
         summed = self._summed_left_out(batch)
         self._watched.append(torch.stack([summed, weights.sum(1)]).double().cpu())
         mean = summed.sum() / weights.sum().clamp(min=torch.finfo(weights.dtype).tiny)
-        self.log("val_loss", mean, batch_size=batch.targets.shape[1], prog_bar=True)
+        self.log("val_loss", mean, batch_size=batch.targets.shape[1])
 
     def on_validation_epoch_end(self) -> None:
         summed, counted = torch.stack(self._watched).sum(0)
@@ -237,7 +236,7 @@ class EnsembleModule(TrainingModule):
         self.best_loss = torch.where(better, loss, self.best_loss)
         self.best_epoch = torch.where(better, self.current_epoch + 1, self.best_epoch)
         if self.current_epoch + 1 - int(self.best_epoch.max()) >= self.patience:
-            self.trainer.should_stop = True
+            self.should_stop = True
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(checkpoint)

@@ -57,7 +57,7 @@ def load(folder: Path, overrides: dict[str, Any]) -> Any:
     """A model that `fit` wrote, in one process however it was trained."""
     makers = {maker.__name__: maker for maker in MAKERS.values()}
     model = makers.get(artefacts.kind_of(folder), SetClassifier).load(folder)
-    alone = {"devices": 1, "num_nodes": 1, "strategy": "auto"}
+    alone = {"devices": 1, "num_nodes": 1}
     model.set_params(**alone | {k: v for k, v in overrides.items() if v is not None})
     model.check_arguments()
     return model

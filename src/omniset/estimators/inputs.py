@@ -16,7 +16,6 @@ import pandas as pd
 import torch
 from jaxtyping import Bool, Int, Shaped
 from scipy.sparse import issparse
-from sklearn.utils import check_array
 from torch import Tensor
 
 from omniset.core.encoding import Encoding, Missing
@@ -78,6 +77,8 @@ def _of_array(sets: Any) -> Any:
             return array
         if array.dtype == object and array.shape[1:] in ((), (1,)) and _are_sets(array.reshape(-1)):
             return array.reshape(-1).tolist()
+    from sklearn.utils import check_array
+
     rows = check_array(array)
     with np.errstate(over="ignore"):  # what is too large is refused
         rows = check_array(rows, dtype=np.float32, copy=True)

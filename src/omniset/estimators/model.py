@@ -11,8 +11,6 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float, Float32, Float64, Shaped
-from sklearn import get_config
-from sklearn.utils import TransformerTags
 from torch import Tensor, nn
 
 from omniset import encoders, explain
@@ -28,6 +26,7 @@ from omniset.estimators.options import SetOptions
 from omniset.explain import LayerAttribution
 from omniset.fitted import Estimator
 from omniset.options import blaming
+from omniset.runs import processes
 from omniset.runs.devices import find, threads_for
 from omniset.runs.finite import require_finite_outputs
 from omniset.training import artefacts, schema
@@ -75,6 +74,8 @@ class SetModel(SetOptions, Estimator):
     out_of_fold_: OutOfFold | None
     importance_: pd.DataFrame | None
     features_: list[str] | None
+    validation_: Any
+    labels_: Any
     encoding_: Encoding | None
     targets_: list[str]
     single_: bool
@@ -107,6 +108,8 @@ class SetModel(SetOptions, Estimator):
         return np.array(self.features_, dtype=object)
 
     def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import TransformerTags
+
         tags = super().__sklearn_tags__()
         tags.input_tags.two_d_array = tags.input_tags.three_d_array = True
         tags.target_tags.required = tags.target_tags.multi_output = True
@@ -269,11 +272,9 @@ class SetModel(SetOptions, Estimator):
             yield from self._frames(group, outputs)
 
     def shared_predictions(self, sets: Iterable[StoredSet]) -> Iterator[pd.DataFrame]:
-        """`predictions`, computed by all processes of the run in turn; the first one gets them (strategies.in_turn)."""
-        from omniset.training import strategies  # which imports Lightning
-
+        """`predictions`, computed by all processes of the run in turn; the first one gets them (processes.in_turn)."""
         jobs = (self._frames(group, outputs) for group, outputs in self.outputs(sets))
-        return strategies.in_turn(jobs, self.device, self.devices, self.num_nodes)
+        return processes.in_turn(jobs, find(self.device), self.devices, self.num_nodes)
 
     def _frames(self, group: list[Any], outputs: Iterator[Tensor]) -> Iterator[pd.DataFrame]:
         row = 0
@@ -573,6 +574,8 @@ class SetModel(SetOptions, Estimator):
         """
         collection = self.read(sets)
         values = np.concatenate([some for _, some in self._vectors(collection)])
+        from sklearn import get_config
+
         chosen = getattr(self, "_sklearn_output_config", {}).get("transform", get_config()["transform_output"])
         if chosen == "pandas":
             return pd.DataFrame(values, collection.names, self.get_feature_names_out())

@@ -119,12 +119,6 @@ class SetOptions(Computing):
         least=1,
         changes_fit=False,
     )
-    strategy: Literal["auto", "ddp", "fsdp"] = option(
-        "auto",
-        '"ddp": each process holds the model. "fsdp": they share it out, on GPUs. "auto": ddp.',
-        group="computing",
-        changes_fit=False,
-    )
     importance: bool | None = option(
         None,
         "Measure how much each feature matters, by permutation, on sets left out. None: of a mixture, where features "

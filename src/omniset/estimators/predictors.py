@@ -10,8 +10,6 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float, Float64, Shaped
-from sklearn.base import ClassifierMixin, RegressorMixin
-from sklearn.metrics import r2_score
 from torch import Tensor
 
 from omniset.core.sets import Sets
@@ -25,7 +23,7 @@ from omniset.runs.devices import find
 from omniset.training import artefacts, schema
 
 
-class SetClassifier(ClassifierMixin, SetEstimator):
+class SetClassifier(SetEstimator):
     """Classify sets. Arguments and attributes are those of SetEstimator, and `classes_`, the labels in order.
 
     With several targets `classes_` is a list of such arrays, and `predict` and `predict_proba` are as scikit-learn's
@@ -43,6 +41,13 @@ class SetClassifier(ClassifierMixin, SetEstimator):
     }
 
     classifies = True
+
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import ClassifierTags
+
+        tags = super().__sklearn_tags__()
+        tags.estimator_type, tags.classifier_tags = "classifier", ClassifierTags()
+        return tags
 
     @property
     def classes_(self) -> Any:
@@ -215,11 +220,18 @@ class SetClassifier(ClassifierMixin, SetEstimator):
             )
 
 
-class SetRegressor(RegressorMixin, SetEstimator):
+class SetRegressor(SetEstimator):
     """Predict one or several numbers for a set. Arguments and attributes are those of SetEstimator."""
 
     classifies = False
     MIXTURE = NumberMixture
+
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import RegressorTags
+
+        tags = super().__sklearn_tags__()
+        tags.estimator_type, tags.regressor_tags = "regressor", RegressorTags()
+        return tags
 
     def predict(self, sets: Any, shard_size: int | None = None) -> Any:
         """The targets: (B,) if y was one number per set, else (B, targets). level="element": a row per row of the
@@ -238,6 +250,8 @@ class SetRegressor(RegressorMixin, SetEstimator):
         Raises:
             ValueError: Weights as in `fit`.
         """
+        from sklearn.metrics import r2_score
+
         collection, outputs = self._outputs(sets, None)
         truth = inputs.numbers(inputs.aligned(y, collection, self.level)[0])
         weights = inputs.weights_of_rows(sample_weight, collection, self.level)

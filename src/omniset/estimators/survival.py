@@ -215,8 +215,7 @@ class CoxEnsemble(EnsembleModule):
     def training_step(self, batch: Batch, index: int) -> Tensor:
         total, weight = loss_parts(self._risks(batch), batch.targets[0, :, 0], batch.weights)
         loss = total / weight.clamp(min=torch.finfo(total.dtype).tiny)
-        shown = {"on_step": False, "on_epoch": True, "batch_size": batch.targets.shape[1], "prog_bar": True}
-        self.log("train_loss", loss.mean().detach(), **shown)
+        self.log("train_loss", loss.mean().detach(), batch_size=batch.targets.shape[1])
         return loss.sum()
 
     def _risks(self, batch: Batch) -> Float[Tensor, "networks sets"]:
@@ -234,7 +233,7 @@ class CoxEnsemble(EnsembleModule):
     def on_validation_epoch_end(self) -> None:
         risks, ranks, weights = zip(*self._batches, strict=True)
         summed, counted = loss_parts(torch.cat(risks, 1), torch.cat(ranks), torch.cat(weights, 1))
-        self.log("val_loss", summed.sum() / counted.sum().clamp(min=torch.finfo(summed.dtype).tiny), prog_bar=True)
+        self.log("val_loss", summed.sum() / counted.sum().clamp(min=torch.finfo(summed.dtype).tiny))
         self.choose(summed.double().cpu(), counted.double().cpu())
 
 

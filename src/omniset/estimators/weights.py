@@ -27,7 +27,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float, Float64, Int, Shaped
-from scipy.optimize import minimize_scalar
 
 SHARING = 0.5
 STIFFNESS = 4.5
@@ -159,5 +158,7 @@ def raised(p: Float[np.ndarray, "rows classes"], power: float) -> Float64[np.nda
 def _power(p: Float[np.ndarray, "rows classes"], y: Rows, w: RowWeights) -> float:
     def penalised(log_power: float) -> float:
         return float(w @ losses_of(raised(p, np.exp(log_power))[None], y)[0] + STIFFNESS * log_power**2)
+
+    from scipy.optimize import minimize_scalar
 
     return float(np.exp(minimize_scalar(penalised, bounds=(-2.5, 2.5), method="bounded").x))

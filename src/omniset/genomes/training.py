@@ -486,7 +486,7 @@ class GenomeModule(TrainingModule):
         predicted = self.network.learned(observed) if stage == "train" else [self.network(observed)]
         each = torch.stack([cross_entropy(log_odds, truth, hidden).mean(1) for log_odds in predicted]).mean(0)
         mean = (weights * each).mean()
-        self.log(f"{stage}_loss", mean, on_step=False, on_epoch=True, batch_size=len(weights), prog_bar=True)
+        self.log(f"{stage}_loss", mean, batch_size=len(weights))
         return mean
 
 

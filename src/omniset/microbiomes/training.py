@@ -103,14 +103,14 @@ class SequenceModule(TrainingModule):
         inputs = [one.without(torch.rand(len(one.words), device=self.device) >= share) for one in inputs]
         logits = self.network.logits_of_members(self.network.vectors(inputs)) + self.log_shares
         loss = F.cross_entropy(logits.flatten(0, 1), taxa.repeat(len(logits)))
-        self.log("train_loss", loss.detach(), on_step=False, on_epoch=True, batch_size=len(taxa), prog_bar=True)
+        self.log("train_loss", loss.detach(), batch_size=len(taxa))
         return loss
 
     def validation_step(self, batch: Batch, index: int) -> None:
         inputs, taxa = batch
         logits = self.network(inputs) + self.log_shares
-        self.log("val_loss", F.cross_entropy(logits, taxa), batch_size=len(taxa), prog_bar=True)
-        self.log("val_accuracy", (logits.argmax(1) == taxa).float().mean(), batch_size=len(taxa), prog_bar=True)
+        self.log("val_loss", F.cross_entropy(logits, taxa), batch_size=len(taxa))
+        self.log("val_accuracy", (logits.argmax(1) == taxa).float().mean(), batch_size=len(taxa))
 
 
 def epochs_of(references: int, batch_size: int) -> int:

@@ -620,7 +620,7 @@ def _mat(path: Path) -> Grid:
     with clear_errors(name, "is no .mat file of MATLAB, or damaged"):
         if HDF5 not in (head[:8], head[512:]):  # v7.3 has a header of its own before that of HDF5
             return _chosen({key: _variable(key, value) for key, value in read_mat(path).items()}, name)
-        h5py = needed("h5py", name, "'omniset[cells]'")
+        h5py = needed("h5py", name)
         check_hdf5(path, whole=True)
         with h5py.File(path, "r") as file:
             return _chosen(dict(_variables_of_hdf5(file)), name)
@@ -703,7 +703,7 @@ def whole_numbers(values: np.ndarray) -> list[str]:
 
 
 def _pconn(path: Path) -> Grid:
-    nibabel = needed("nibabel", str(path), "'omniset[brain]'")
+    nibabel = needed("nibabel", str(path))
     with clear_errors(str(path), "is no .pconn.nii file, or damaged"):
         image = nibabel.load(path)
         rows, columns = ([text_of(n) for n in image.header.get_axis(i).name] for i in (0, 1))

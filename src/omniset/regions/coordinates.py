@@ -16,6 +16,7 @@ import pandas as pd
 from jaxtyping import Float, Int
 
 from omniset.core.features import MISSING
+from omniset.lazy import needs
 from omniset.regions.data import LEFT, RIGHT, Regions
 from omniset.regions.files import (
     TABLES,
@@ -44,7 +45,7 @@ HEMISPHERES = {"l": "L", "lh": "L", "left": "L", "r": "R", "rh": "R", "right": "
 BRAIN = 3, 300  # mm, of a mouse and of a man: the largest coordinate lies between
 SCHAEFER = re.compile(r"\d+Networks_[LR]H_([A-Za-z]+)(_\w+)?")
 
-NEEDS = "atlases by name need nilearn: pip install 'omniset[brain]'"
+NEEDS = needs("an atlas by name", "nilearn")
 SIZES = range(100, 1001, 100)
 # Names, and what nilearn fetches.
 ATLASES: dict[str, tuple[str, dict[str, Any]]] = {

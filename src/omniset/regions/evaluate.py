@@ -378,6 +378,7 @@ def _null_results(
         say(f"{number:,} nulls, {kind}")
         assert regions.coordinates is not None
         maps = maps_of(regions)
+        nulls: Iterable[np.ndarray]
         if spun is not None and kind == "file":
             nulls = (maps[rows] for rows in spun)
         else:

@@ -146,7 +146,7 @@ def _expression_table(source: Any, name: str) -> _Table:
         )
     path = path_of(source)
     if path.name.lower().endswith(".h5ad"):
-        anndata = needed("anndata", name, "'omniset[cells]'")
+        anndata = needed("anndata", name)
         check_hdf5(path, whole=True)
         with clear_errors(name, "is no .h5ad file that can be read"):
             adata = anndata.read_h5ad(path)

@@ -20,6 +20,7 @@ from matplotlib.image import imread
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from omniset.lazy import needs
 from omniset.regions.data import PairValues, Places, Square
 from omniset.report import figures, outcome_figures
 
@@ -29,7 +30,7 @@ LEVELS = 64  # of colour, so that images of matrices are small files
 UNKNOWN = "#d0d4d9"
 INK = "#1b1f24"
 PALE = 0.7  # of white, where a pair was no test pair
-NEEDS = "glass brains need nilearn: pip install 'omniset[brain]'"
+NEEDS = needs("a glass brain", "nilearn")
 
 
 # ---------------------------------------------------------------------- what is drawn

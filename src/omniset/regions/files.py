@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from jaxtyping import Float
 
 from omniset.core.bounded import require_file, require_room
+from omniset.lazy import needs
 from omniset.tables.files import OPENERS, short, tidy
 from omniset.tables.sheets import Sheet, look, number_of
 
@@ -123,12 +124,12 @@ def kind_of(source: Any) -> str:
     return type(source).__name__
 
 
-def needed(module: str, name: str, package: str) -> Any:
+def needed(module: str, name: str) -> Any:
     """The module; raise ImportError that says what to install for the file if it is not there."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise ImportError(f"{name} needs {module}: pip install {package}") from error
+        raise ImportError(needs(name, module)) from error
 
 
 @contextmanager

@@ -485,7 +485,7 @@ class PairsModule(TrainingModule):
     def training_step(self, rows: Tensor, index: int) -> Tensor:
         predicted = self.matrix(rows)
         loss = self._error(predicted, rows)
-        self.log("train_loss", loss, on_step=False, on_epoch=True, batch_size=len(rows), prog_bar=True)
+        self.log("train_loss", loss, batch_size=len(rows))
         if not self.directed:
             loss = loss + SYMMETRY * (predicted - predicted.mT).square().mean()
         return loss
@@ -494,7 +494,7 @@ class PairsModule(TrainingModule):
         predicted = self.matrix(rows)
         if not self.directed:
             predicted = (predicted + predicted.mT) / 2
-        self.log("val_loss", self._error(predicted, rows), batch_size=len(rows), prog_bar=True)
+        self.log("val_loss", self._error(predicted, rows), batch_size=len(rows))
 
     def _error(self, predicted: Float[Tensor, "rows rows"], rows: Int[Tensor, " rows"]) -> Float[Tensor, ""]:
         target = self.target[rows.cpu()][:, rows.cpu()].to(predicted)

@@ -16,7 +16,7 @@ from typing import Any
 
 import omniset
 
-PACKAGES = ("torch", "lightning", "numpy", "pandas", "scikit-learn", "safetensors")
+PACKAGES = ("torch", "numpy", "pandas", "scikit-learn", "safetensors")
 
 
 @contextmanager

@@ -53,7 +53,7 @@ def check_training(loss: Tensor, epoch: int, step: int, learning_rate: float) ->
     Raises:
         ValueError: It is not; with the epoch and the step, from 1, and what to try.
     """
-    if not bool(torch.isfinite(loss.detach()).all()):
+    if not bool(torch.isfinite(loss).all()):
         raise ValueError(f"{_diverged(float(loss), 'the loss', epoch)}, step {step}{advice(learning_rate)}")
 
 

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import atexit
 import io
-import json
 import os
 import socket
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-import pandas as pd
 import torch
 import torch.distributed
 from torch import Tensor
 
 from omniset.runs.files import plain
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 MEETING = "OMNISET_MEETING"  # names the file in which processes of one machine find each other
 
@@ -36,7 +37,7 @@ def local_meeting(folder: Path) -> dict[str, str]:
 
 
 def connect(rank: int, world: int, backend: str) -> None:
-    """Make the group of the processes that meet in a file; torchrun's or SLURM's, who meet elsewhere, Lightning makes.
+    """Make the group of the processes that meet in a file; torchrun's or SLURM's, who meet elsewhere, Fabric makes.
 
     Either is left at exit.
     """
@@ -72,48 +73,29 @@ def broadcast(value: Value, source: int = 0) -> Value:
 
 def gather(tables: list[pd.DataFrame]) -> list[pd.DataFrame]:
     """The tables of all processes, in the order of these, for the first one; nothing for the others."""
-    rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
-    message = packed(tables)
-    sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(world)]
-    torch.distributed.all_gather(sizes, torch.tensor([len(message)]))
-    longest = max(int(size) for size in sizes)
-    padded = torch.zeros(longest, dtype=torch.uint8)
-    padded[: len(message)] = message
-    messages = [torch.empty_like(padded) for _ in range(world)] if rank == 0 else None
-    torch.distributed.gather(padded, messages)
-    return [
-        table for size, packet in zip(sizes, messages or [], strict=False) for table in unpacked(packet[: int(size)])
-    ]
+    own = packed(tables)
+    sent = [broadcast(own, rank) for rank in range(torch.distributed.get_world_size())]
+    return [table for some in sent for table in unpacked(some)] if torch.distributed.get_rank() == 0 else []
 
 
-def packed(tables: list[pd.DataFrame]) -> Tensor:
-    """Tables as bytes: numbers as NumPy stores them, all else as JSON."""
-    arrays: dict[str, np.ndarray] = {"columns": np.array(json.dumps([list(table.columns) for table in tables]))}
-    for number, table in enumerate(tables):
-        for place in range(table.shape[1]):
-            values = table.iloc[:, place].to_numpy()
-            numeric = values.dtype.kind in "biuf"
-            arrays[f"{number}.{place}"] = values if numeric else np.array(json.dumps([_scalar(v) for v in values]))
-    buffer = io.BytesIO()
-    np.savez(buffer, **arrays)  # type: ignore[arg-type]
-    return torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
+def packed(tables: list[pd.DataFrame]) -> list[dict[str, Any]]:
+    """Tables as `broadcast` takes them: columns of numbers as tensors, all else as lists."""
+
+    def column(values: np.ndarray) -> Tensor | list[Any]:
+        if values.dtype.kind in "biuf":
+            return torch.tensor(values)
+        return [value if isinstance(value, float) else plain(value) for value in values]  # NaN stays NaN
+
+    return [{name: column(table[name].to_numpy()) for name in table.columns} for table in tables]
 
 
-def unpacked(message: Tensor) -> list[pd.DataFrame]:
-    tables = []
-    with np.load(io.BytesIO(message.numpy().tobytes()), allow_pickle=False) as arrays:
-        for number, columns in enumerate(json.loads(str(arrays["columns"]))):
-            table = {}
-            for place, column in enumerate(columns):
-                values = arrays[f"{number}.{place}"]
-                table[column] = values if values.ndim else np.array([*json.loads(str(values)), None], dtype=object)[:-1]
-            tables.append(pd.DataFrame(table, columns=columns))
-    return tables
+def unpacked(tables: list[dict[str, Any]]) -> list[pd.DataFrame]:
+    import pandas as pd
 
+    def column(values: Tensor | list[Any]) -> np.ndarray:
+        return values.numpy() if isinstance(values, Tensor) else np.array([*values, None], dtype=object)[:-1]
 
-def _scalar(value: Any) -> Any:
-    """A label as JSON has it: NaN stays NaN, so that it is written as nothing."""
-    return value if isinstance(value, float) else plain(value)
+    return [pd.DataFrame({name: column(values) for name, values in some.items()}, columns=[*some]) for some in tables]
 
 
 def _device() -> str:

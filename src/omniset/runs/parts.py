@@ -30,6 +30,7 @@ from typing import Any
 import torch
 
 import omniset
+from omniset.lazy import needs
 from omniset.runs.console import RECORDS, line_of, say, say_notes
 from omniset.runs.files import plain, write_json
 from omniset.runs.folders import RECORD, read_record, unfinished
@@ -479,5 +480,5 @@ def _distributed() -> Any:
     try:
         import distributed
     except ImportError as error:
-        raise ImportError("scheduler needs Dask: pip install 'omniset[dask]'") from error
+        raise ImportError(needs("scheduler", "distributed")) from error
     return distributed

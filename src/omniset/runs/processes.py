@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import shutil
 import signal
@@ -11,15 +12,19 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed
 
-from omniset.runs.meeting import MEETING, local_meeting
+from omniset.runs.meeting import MEETING, connect, gather, local_meeting
 from omniset.runs.signals import Terminated, terminable
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 ENDED = (-signal.SIGTERM, 128 + signal.SIGTERM)  # exit codes of a process that was ended for another one's sake
 OVER = 4  # processes for each processor, beyond which a machine is only kept from working
@@ -27,11 +32,9 @@ GRACE = 5.0  # seconds in which the first process meets an error that another on
 POLL = 0.1  # seconds between two looks at whether a process still runs
 
 
-def check(device: torch.device, devices: int, num_nodes: int, strategy: str) -> None:
+def check(device: torch.device, devices: int, num_nodes: int) -> None:
     """Raise the ValueError of what cannot be run so."""
     here, nodes = layout(devices, num_nodes)
-    if strategy == "fsdp" and device.type != "cuda":
-        raise ValueError(f"strategy='fsdp' needs GPUs of NVIDIA or AMD, and the device is {device.type!r}: take 'ddp'")
     if device.type == "cuda" and here > torch.cuda.device_count():
         raise ValueError(f"devices must be at most {torch.cuda.device_count()}, the GPUs of this machine, got {here}")
     if device.type == "cpu" and not _started() and here > (most := OVER * processors()):
@@ -127,13 +130,72 @@ def start(devices: int, num_nodes: int) -> bool:
     return True
 
 
-def prepare(devices: int, num_nodes: int) -> None:
-    """See that the processes that Lightning starts from this one, in Python, meet as those of `start` do."""
-    others = MEETING in os.environ or _started() or torch.distributed.is_initialized()
-    if devices * num_nodes > 1 and not others:
-        folder = Path(tempfile.mkdtemp(prefix="omniset-"))
-        os.environ.update(local_meeting(folder))
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+def together(device: torch.device, devices: int, num_nodes: int, **of_ddp: Any) -> Any:
+    """Fabric, launched: it knows the devices of these processes, and averages gradients over them.
+
+    In Python, where nothing has started the other processes, it runs the script once more for each of them.
+
+    Args:
+        of_ddp: For PyTorch's DistributedDataParallel, and the backend.
+    """
+    from lightning_fabric import Fabric
+    from lightning_fabric.plugins.environments import LightningEnvironment
+    from lightning_fabric.strategies import DDPStrategy, Strategy
+
+    class DataParallel(DDPStrategy):
+        """Its processes meet in a file, and send each other nothing that could run code; see `meeting`."""
+
+        def setup_environment(self) -> None:
+            connect(self.local_rank, self.num_processes, self._get_process_group_backend())
+            super().setup_environment()
+
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it says where it runs
+    here, nodes = layout(devices, num_nodes)
+    strategy: str | Strategy = "auto"
+    if here * nodes > 1:
+        strategy = DataParallel(**of_ddp)
+        if MEETING not in os.environ and not _started() and not torch.distributed.is_initialized():
+            folder = Path(tempfile.mkdtemp(prefix="omniset-"))
+            os.environ.update(local_meeting(folder))
+            atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    # Where processes meet in a file, others that Fabric sees, such as SLURM's, are none of theirs.
+    plugins: list[Any] = [LightningEnvironment()] if MEETING in os.environ else []
+    fabric = Fabric(accelerator=device.type, devices=here, num_nodes=nodes, strategy=strategy, plugins=plugins)
+    fabric.launch()
+    return fabric
+
+
+@contextmanager
+def ending(fabric: Any) -> Iterator[None]:
+    """Around what processes do together: an error of this one ends those that Fabric has started from it."""
+    try:
+        yield
+    except BaseException:
+        for process in getattr(fabric.strategy.launcher, "procs", []):
+            process.terminate()
+        raise
+
+
+def in_turn(
+    jobs: Iterable[Iterable[pd.DataFrame]], device: torch.device, devices: int, num_nodes: int
+) -> Iterator[pd.DataFrame]:
+    """The tables of all jobs, in their order, for the first process; the others get none.
+
+    Every process walks through all jobs and does each W-th of them, W their number. The tables of W jobs at a time
+    are brought together: they have to fit into memory.
+    """
+    fabric = together(device, devices, num_nodes, process_group_backend="gloo")  # in main memory
+    tables: list[pd.DataFrame] = []
+    turn = 0
+    for job in jobs:
+        if turn == fabric.global_rank:
+            tables = list(job)
+        turn += 1
+        if turn == fabric.world_size:
+            yield from gather(tables)
+            tables, turn = [], 0
+    if turn:
+        yield from gather(tables)
 
 
 def _wait(running: list[subprocess.Popen]) -> dict[int, int]:
@@ -236,7 +298,7 @@ def _started() -> bool:
 
 
 def _slurm_tasks() -> int:
-    """Processes that SLURM has started; in an interactive job (which Lightning tells by these names too) it is one."""
+    """Processes that SLURM has started; in an interactive job (which Fabric tells by these names too) it is one."""
     interactive = os.environ.get("SLURM_JOB_NAME") in ("bash", "interactive")
     return 1 if interactive or "SLURM_PROCID" not in os.environ else int(os.environ.get("SLURM_NTASKS", 1))
 

@@ -18,6 +18,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from omniset.core.stored import StoredSet, once
+from omniset.lazy import needs
 from omniset.tables.arrays import load_torch, mapped_npy, plain
 from omniset.tables.files import Origin, listed, tidy
 from omniset.tables.hdf5 import check_all
@@ -150,7 +151,7 @@ def open_folder(path: Path, width: int | None = None) -> StoredSets:
         try:
             import h5py  # noqa: F401
         except ImportError:
-            raise ImportError(f'{path} has HDF5 files, which need h5py: pip install "omniset[cells]"') from None
+            raise ImportError(needs(f"{path} has HDF5 files: to read them", "h5py")) from None
         check_all([file for file in files if file.suffix.lower() in HDF5])
     for file in files:
         rows = KINDS[file.suffix.lower()](file)

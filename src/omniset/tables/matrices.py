@@ -20,6 +20,7 @@ import scipy.sparse as sp
 
 from omniset.core.bounded import require_file
 from omniset.core.disk import Scratch
+from omniset.lazy import needs
 from omniset.tables.files import listed, tidy
 from omniset.tables.hdf5 import check_hdf5
 
@@ -155,7 +156,7 @@ def needed(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise ImportError(f"reading cells needs {module}: pip install 'omniset[cells]'") from error
+        raise ImportError(needs("reading cells", module)) from error
 
 
 # What matrices are kept in

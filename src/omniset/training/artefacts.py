@@ -117,7 +117,8 @@ def load_config(folder: str | Path, estimator: type) -> dict[str, Any]:
         raise ValueError(f"{path} is not of format {FORMAT!r}")
     if config.get("format_version") != FORMAT_VERSION:
         raise ValueError(
-            f"{path} has format_version {config.get('format_version')!r}, this Omniset reads {FORMAT_VERSION}"
+            f"{path} has format_version {config.get('format_version')!r}, this Omniset reads {FORMAT_VERSION}: make "
+            "the model anew with fit, or use the Omniset that wrote it"
         )
     differences = list(_differences(_saved_config(Path(folder)), config, ""))
     if differences:

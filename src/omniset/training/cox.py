@@ -98,7 +98,7 @@ class CoxModule(SetModule):
     def _logged(self, stage: str, outputs: tuple[Tensor, Tensor, Tensor]) -> Shaped[Tensor, ""]:
         total, weight = loss_parts(*outputs)
         loss = total / weight.clamp(min=torch.finfo(total.dtype).tiny)
-        self.log(f"{stage}_loss", loss, on_step=False, on_epoch=True, batch_size=len(outputs[0]), prog_bar=True)
+        self.log(f"{stage}_loss", loss, batch_size=len(outputs[0]))
         return loss
 
     def training_step(self, batch: Batch, index: int) -> Tensor:

@@ -13,20 +13,19 @@ items and a function that makes a batch of some of them:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler
 
 Key = tuple[int, int]  # epoch, position
 
 
-class EpochSampler(Sampler[Key]):
-    """The chosen positions, in an order of its own each epoch if there is a seed. Lightning tells it the epoch."""
+class EpochSampler:
+    """The chosen positions, in an order of its own each epoch if there is a seed."""
 
     def __init__(self, positions: Sequence[int] | np.ndarray, seed: int | None) -> None:
         self.positions, self.seed, self.epoch = np.asarray(positions), seed, 0
@@ -44,54 +43,55 @@ class EpochSampler(Sampler[Key]):
         return len(self.positions)
 
 
-def as_it_is(batch: Any) -> Any:
-    """What a DataLoader does to a batch that its data set made whole."""
-    return batch
+@dataclass
+class Batches:
+    """The batches of an epoch that one of `world` processes computes on, as often as they are asked for.
 
+    All processes take the same number of steps.
 
-class ShareOfBatches(Sampler[list[Key]]):
-    """Of each batch what one of `world` processes computes on: every world-th item, none where there are too few.
-
-    So all processes take the same number of steps, and together compute on the batches of one process alone.
-
-    Args:
+    Attributes:
+        make: Makes a batch of keys; of no keys a batch of nothing.
         whole: Leave out a last batch of fewer items.
+        turns: Of all batches every world-th, so that `world` of them make a step; else of each batch every world-th
+            item, none where there are too few, so that all processes compute on the batches of one process alone.
+        again: In turns, take the first ones again where the last round lacks some; else it may lack batches.
     """
 
-    def __init__(self, sampler: EpochSampler, batch_size: int, rank: int, world: int, whole: bool = False) -> None:
-        self.sampler, self.batch_size, self.rank, self.world, self.whole = sampler, batch_size, rank, world, whole
+    sampler: EpochSampler
+    batch_size: int
+    make: Callable[[list[Key]], Any]
+    rank: int = 0
+    world: int = 1
+    whole: bool = False
+    turns: bool = False
+    again: bool = False
 
-    def __iter__(self) -> Iterator[list[Key]]:
+    def set_epoch(self, epoch: int) -> None:
+        self.sampler.set_epoch(epoch)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self.make(keys) for keys in (self._in_turn() if self.turns else self._shares()))
+
+    def __len__(self) -> int:
+        items, size = len(self.sampler), self.batch_size
+        number = items // size if self.whole else -(-items // size)
+        if not self.turns:
+            return number
+        return -(-number // self.world) if self.again else len(range(self.rank, number, self.world))
+
+    def _all(self) -> Iterator[list[Key]]:
         keys = iter(self.sampler)
         while batch := list(islice(keys, self.batch_size)):
             if not self.whole or len(batch) == self.batch_size:
-                yield batch[self.rank :: self.world]
+                yield batch
 
-    def __len__(self) -> int:
-        return (math.floor if self.whole else math.ceil)(len(self.sampler) / self.batch_size)
+    def _shares(self) -> Iterator[list[Key]]:
+        return (batch[self.rank :: self.world] for batch in self._all())
 
-
-class TurnsOfBatches(Sampler[list[Key]]):
-    """Of all batches every world-th: what one of `world` processes computes on where a batch is not shared out.
-
-    So `world` batches make a step. All processes take the same number of steps: where the last round lacks batches, the
-    first ones are taken again.
-
-    Args:
-        whole: Leave out a last batch of fewer items.
-        again: Fill the last round; else it may lack batches.
-    """
-
-    def __init__(
-        self, sampler: EpochSampler, batch_size: int, rank: int, world: int, whole: bool = False, again: bool = True
-    ) -> None:
-        self.sampler, self.rank, self.world, self.again = sampler, rank, world, again
-        self.batches = ShareOfBatches(sampler, batch_size, 0, 1, whole)
-
-    def __iter__(self) -> Iterator[list[Key]]:
+    def _in_turn(self) -> Iterator[list[Key]]:
         first: list[list[Key]] = []
         number = 0
-        for number, batch in enumerate(self.batches, 1):
+        for number, batch in enumerate(self._all(), 1):
             if len(first) < self.world:
                 first.append(batch)
             if (number - 1) % self.world == self.rank:
@@ -99,10 +99,6 @@ class TurnsOfBatches(Sampler[list[Key]]):
         lacking = self.rank - number % self.world
         if self.again and number % self.world and lacking >= 0:
             yield first[lacking % len(first)]
-
-    def __len__(self) -> int:
-        number = len(self.batches)
-        return math.ceil(number / self.world) if self.again else len(range(self.rank, number, self.world))
 
 
 class Lesson:
@@ -114,7 +110,7 @@ class Lesson:
         train, validation: Positions of items. Where items are made by number, such as samples that are drawn for each
             step, positions are range(steps), with batch_size=1, seed=None, and epoch * steps + position the number.
         seed: Of the order of the training items, another one each epoch. None: as they are.
-        move: Moves a batch to a device. None: as Lightning does, which knows tensors, and what has `to`, in tuples,
+        move: Moves a batch to a device. None: as Fabric does, which knows tensors, and what has `to`, in tuples,
             lists and dicts.
         sampler: Makes the order of items, such as one that keeps what lies together on disk together.
         whole: Leave out a last training batch of fewer items, unless it is the only one.
@@ -138,7 +134,7 @@ class Lesson:
         self.make, self.train, self.validation = make, train, validation
         self.batch_size, self.seed, self.move, self.sampler, self.whole = batch_size, seed, move, sampler, whole
 
-    def loader(self, training: bool, rank: int = 0, world: int = 1, turns: bool = False) -> DataLoader:
+    def loader(self, training: bool, rank: int = 0, world: int = 1, turns: bool = False) -> Batches:
         """The batches of an epoch, to learn from or to watch, of one of `world` processes.
 
         Args:
@@ -147,22 +143,10 @@ class Lesson:
         """
         positions, seed = (self.train, self.seed) if training else (self.validation, None)
         whole = training and self.whole and len(positions) >= self.batch_size
-        batches = self.sampler(positions, seed), self.batch_size
-        share: Sampler[list[Key]] = ShareOfBatches(*batches, rank, world, whole)
-        if turns:
-            few = not training and len(positions) <= self.batch_size * (world - 1)
-            share = TurnsOfBatches(*batches, *((0, 1) if few else (rank, world)), whole, again=training)
-        return DataLoader(_Batches(self.make, training), batch_sampler=share, collate_fn=as_it_is)
+        if turns and not training and len(positions) <= self.batch_size * (world - 1):
+            rank, world = 0, 1
 
+        def make(keys: list[Key]) -> Any:
+            return self.make(keys, training)
 
-class _Batches(Dataset[Any]):
-    """Batches, each looked up as a whole."""
-
-    def __init__(self, make: Callable[[list[Key], bool], Any], training: bool) -> None:
-        self.make, self.training = make, training
-
-    def __getitems__(self, keys: list[Key]) -> Any:
-        return self.make(keys, self.training)
-
-    def __getitem__(self, key: Key) -> Any:
-        return self.make([key], self.training)
+        return Batches(self.sampler(positions, seed), self.batch_size, make, rank, world, whole, turns, again=training)

@@ -121,21 +121,16 @@ class SetModule(TrainingModule):
         totals, rows = self._of_all(totals, len(targets))
         means = sums / totals.clamp(min=torch.finfo(totals.dtype).tiny)
         # Gradients, and what is logged, are averaged over the processes: of the parts of a mean that is to be the sum.
-        loss = (means.sum() if self.classify else means.mean()) * self._processes
-        shown: dict[str, Any] = {"on_step": False, "on_epoch": True, "prog_bar": True, "sync_dist": True}
-        self.log(f"{stage}_loss", loss, batch_size=rows, **shown)
+        loss = (means.sum() if self.classify else means.mean()) * self.world
+        self.log(f"{stage}_loss", loss, batch_size=rows)
         total = counted.sum()
         mean = (right * counted).sum() / total.clamp(min=torch.finfo(total.dtype).tiny)
-        self.log(f"{stage}_{self.metric_name}", mean, batch_size=total, **shown)
+        self.log(f"{stage}_{self.metric_name}", mean, batch_size=total)
         return loss
-
-    @property
-    def _processes(self) -> int:
-        return 1 if self.loop is None else self.trainer.world_size
 
     def _of_all(self, totals: Tensor, rows: int) -> tuple[Tensor, int]:
         """The totals and the number of rows of all processes."""
-        if self._processes == 1:
+        if self.world == 1:
             return totals, rows
         both = torch.cat([totals.double(), totals.new_tensor([rows], dtype=torch.float64)])
         torch.distributed.all_reduce(both)

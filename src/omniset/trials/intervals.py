@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int, Shaped
-from scipy import stats
+from scipy.special import ndtri, stdtrit
 
 FEW = 30  # units: below, the interval is Student's t, and is said to be of few
 SELDOM = 10  # successes or failures, among as many independent trials, below which a share has Wilson's interval
@@ -167,7 +167,7 @@ class Resampling:
         if share and 0 < value < 1 and error:
             trials = _trials(value, error)
             if trials * min(value, 1 - value) < SELDOM:
-                ends = _wilson(value, trials, float(stats.norm.ppf((1 + LEVEL) / 2)))
+                ends = _wilson(value, trials, float(ndtri((1 + LEVEL) / 2)))
                 return Interval(value, *ends, self.units, "Wilson")
         if error or not (share or (paired and value)):
             low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
@@ -240,7 +240,7 @@ def _of_few(value: float, without: Float[np.ndarray, " left"], units: int, share
 
 @lru_cache(maxsize=64)
 def _student(freedom: int) -> float:
-    return float(stats.t.ppf((1 + LEVEL) / 2, freedom))
+    return float(stdtrit(freedom, (1 + LEVEL) / 2))
 
 
 def _more_than_rounding(error: float, value: float) -> float:
