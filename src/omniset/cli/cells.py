@@ -5,20 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from omniset.cells.options import AnnotatorOptions, EmbedderOptions, PerturberOptions, Reading
 from omniset.cli.options import Saving, given, split, takes
 from omniset.cli.parts import in_parts
 from omniset.options import Computing
 from omniset.runs.console import noted, say, say_notes
-
-if TYPE_CHECKING:
-    from omniset.cells.data import Cells
-    from omniset.cells.embedder import CellEmbedder
-    from omniset.cells.evaluate import Evaluation
-    from omniset.cells.evaluate_annotation import AnnotationEvaluation
-    from omniset.cells.evaluate_perturbation import PerturbationEvaluation
 
 VECTORS = (".h5ad", ".npy", ".parquet", ".csv", ".tsv")  # files that embed writes
 
@@ -420,7 +413,7 @@ def perturb(
     with working_folder(out, "cells", kind, **about) as folder, _opened(files, options) as cells:
         if fitted is None:
             study = Study.of(cells, **columns)
-            evaluation: PerturbationEvaluation | None = evaluate_perturbation(
+            evaluation: Any = evaluate_perturbation(
                 study, say if arguments["progress"] else lambda line: None, **arguments
             )
             fitted, groups, table = CellPerturber(**arguments).fit_groups(study), study.lacking, None
@@ -501,7 +494,7 @@ def evaluate(
         raise ValueError("gene_vectors and aliases are for task=embed")
     with working_folder(out, "cells", "evaluation", **about, reads=files, resume=resume) as folder:
         advice = []
-        found: AnnotationEvaluation | Evaluation
+        found: Any
         if task == "annotate":
             called = evaluate_annotation(files, **same, folder=folder.path)
             run = folder.about(f"Annotation of {_title(files)}, evaluated", called.notes)
@@ -532,7 +525,8 @@ def _aliases(path: Path | None) -> dict[str, str] | None:
 
 
 @contextmanager
-def _opened(files: list[str], options: dict[str, Any], out: Path | None = None) -> Iterator[Cells]:
+# Types of PyTorch's side are Any here: to show help, jsonargparse would import what names them.
+def _opened(files: list[str], options: dict[str, Any], out: Path | None = None) -> Iterator[Any]:
     """The cells of the files, closed at the end. `out` may be none of them."""
     from omniset.cells.data import read_cells
     from omniset.runs.folders import new_file
@@ -543,7 +537,7 @@ def _opened(files: list[str], options: dict[str, Any], out: Path | None = None) 
         yield cells
 
 
-def _load(folder: Path, options: dict[str, Any]) -> CellEmbedder:
+def _load(folder: Path, options: dict[str, Any]) -> Any:
     from omniset.cells.embedder import CellEmbedder
 
     embedder = CellEmbedder.load(folder).set_params(**given(Computing, options))
@@ -551,7 +545,7 @@ def _load(folder: Path, options: dict[str, Any]) -> CellEmbedder:
     return embedder
 
 
-def _vectors(embedder: CellEmbedder, cells: Cells, aliases: Path | None) -> tuple[Any, float]:
+def _vectors(embedder: Any, cells: Any, aliases: Path | None) -> tuple[Any, float]:
     """Of all cells, and the seconds that it took. Says which genes are there."""
     import time
 
@@ -564,7 +558,7 @@ def _vectors(embedder: CellEmbedder, cells: Cells, aliases: Path | None) -> tupl
     return embedder.transform(known), time.perf_counter() - start
 
 
-def _known_cells(cells: Cells, named: Sequence[str] | None) -> None:
+def _known_cells(cells: Any, named: Sequence[str] | None) -> None:
     """Before any work is spent on them."""
     if named is None:
         return
