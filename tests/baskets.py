@@ -25,8 +25,8 @@ from omniset.options import Computing, options
 from omniset.report import multiqc
 from omniset.report.blocks import Section
 from omniset.report.frame import compose, learning, methods
+from omniset.report.run import working_folder
 from omniset.runs.folders import new_file
-from omniset.runs.verbs import working_folder
 from omniset.tables.files import TableFile, TableWriter
 from omniset.training import artefacts
 from omniset.training.data import Lesson

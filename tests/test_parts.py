@@ -15,11 +15,10 @@ import pandas as pd
 import pytest
 
 from omniset import SetClassifier
-from omniset.cli import main
+from omniset.cli import main, workers
 from omniset.cli import sets as cli_sets
-from omniset.runs import parts
+from omniset.cli.joined import beside, require_each_once
 from omniset.runs.console import RECORDS
-from omniset.tables.joined import beside, require_each_once
 
 QUIET = ["--progress=false", "--device=cpu"]
 
@@ -96,7 +95,7 @@ def test_two_workers_of_which_one_is_killed(folder, tmp_path):
 
 
 def test_what_is_done_is_kept(folder, tmp_path, monkeypatch, capsys, as_asked):
-    work, numbers = parts.do, []
+    work, numbers = workers.do, []
 
     def interrupted(job, part):
         numbers.append(part.name)
@@ -105,7 +104,7 @@ def test_what_is_done_is_kept(folder, tmp_path, monkeypatch, capsys, as_asked):
         return work(job, part)
 
     with monkeypatch.context() as patch:
-        patch.setattr("omniset.runs.parts.do", interrupted)
+        patch.setattr("omniset.cli.workers.do", interrupted)
         assert predict(folder, tmp_path / "out") == 130
         assert "--resume true goes on" in capsys.readouterr().err
         assert len(made(tmp_path / "out")) == 3
@@ -123,7 +122,7 @@ def test_what_is_done_is_kept(folder, tmp_path, monkeypatch, capsys, as_asked):
     os.utime(folder / "sets" / "part.5.parquet", (1, 1))
     (tmp_path / "out" / "part.2.parquet").unlink()
     with monkeypatch.context() as patch:
-        patch.setattr("omniset.runs.parts.do", lambda job, part: numbers.append(part.name) or work(job, part))
+        patch.setattr("omniset.cli.workers.do", lambda job, part: numbers.append(part.name) or work(job, part))
         assert predict(folder, tmp_path / "out", "synchronous", "--resume=true") == 0
     assert numbers[9:] == ["part.2", "part.5"]
     assert made(tmp_path / "out") == made(tmp_path / "anew")
@@ -301,43 +300,43 @@ def test_another_file_of_the_same_size_and_time_is_another(here, capsys):
 
 def test_names_that_the_folder_itself_has_are_taken(here, capsys):
     shutil.copy("sets/part.0.parquet", "run.json.parquet")
-    job = parts.Job("omniset.cli.genomes:complete", "table", {"model": "model", "replace": False}, Path("out"), None)
+    job = workers.Job("omniset.cli.genomes:complete", "table", {"model": "model", "replace": False}, Path("out"), None)
     with pytest.raises(ValueError, match=r"would be run\.json, which is taken: rename the file"):
-        parts.run(job, parts.named([Path("run.json.parquet")]), "synchronous", resume=False, progress=False)
+        workers.run(job, workers.named([Path("run.json.parquet")]), "synchronous", resume=False, progress=False)
 
 
 def test_a_table_that_an_option_names_is_one_of_the_settings(here):
     Path("q.tsv").write_text("1")
     options = {"model": "model", "quality": Path("q.tsv")}
-    job = parts.Job("omniset.cli.genomes:complete", "table", options, Path("out"), None)
+    job = workers.Job("omniset.cli.genomes:complete", "table", options, Path("out"), None)
     before = job.settings()
     Path("q.tsv").write_text("2")
     assert job.settings()["quality"] != before["quality"]
 
 
 def test_another_version_is_no_worker(folder, tmp_path):
-    job = parts.Job("omniset.cli.sets:predict", "sets", {}, tmp_path, ".csv", version="0")
-    assert "the command 0" in parts.do(job, parts.Part("a", Path("a"), "a")).error
-    job = parts.Job("omniset.cli.sets:predict", "sets", {}, tmp_path, ".csv", here=f"{tmp_path}/elsewhere")
-    assert "workers must see the same files" in parts.do(job, parts.Part("a", Path("a"), "a")).error
+    job = workers.Job("omniset.cli.sets:predict", "sets", {}, tmp_path, ".csv", version="0")
+    assert "the command 0" in workers.do(job, workers.Part("a", Path("a"), "a")).error
+    job = workers.Job("omniset.cli.sets:predict", "sets", {}, tmp_path, ".csv", here=f"{tmp_path}/elsewhere")
+    assert "workers must see the same files" in workers.do(job, workers.Part("a", Path("a"), "a")).error
 
 
 def test_names_of_parts(tmp_path):
     for name in ("a/x.csv", "b/x.csv.gz", "b/.y.csv", "b/_SUCCESS", "b/z.txt", "b/w.zarr/c"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    found = parts.find(f"{tmp_path}/b", (".csv", ".zarr"), "sets")
+    found = workers.find(f"{tmp_path}/b", (".csv", ".zarr"), "sets")
     assert [path.name for path in found] == ["w.zarr", "x.csv.gz"]
-    assert [part.name for part in parts.named(found)] == ["w", "x"]
-    assert [part.name for part in parts.named(parts.find(f"{tmp_path}/*/x.*", (), "sets"))] == ["a-x", "b-x"]
+    assert [part.name for part in workers.named(found)] == ["w", "x"]
+    assert [part.name for part in workers.named(workers.find(f"{tmp_path}/*/x.*", (), "sets"))] == ["a-x", "b-x"]
     (tmp_path / "b" / "x.csv").touch()
     with pytest.raises(ValueError, match="would both be written as b-x"):
-        parts.named(parts.find(f"{tmp_path}/*/x.*", (), "sets"))
+        workers.named(workers.find(f"{tmp_path}/*/x.*", (), "sets"))
     for nothing in ("c", "*.npy", "b/q.*"):
         with pytest.raises(ValueError, match="sets: "):
-            parts.find(f"{tmp_path}/{nothing}", (".npy",), "sets")
-    assert parts.ending_of(Path("o/p.tsv.gz"), (".csv", ".tsv"), ".csv") == ".tsv.gz"
-    assert parts.ending_of(Path("o"), (".csv",), ".csv") == ".csv"
+            workers.find(f"{tmp_path}/{nothing}", (".npy",), "sets")
+    assert workers.ending_of(Path("o/p.tsv.gz"), (".csv", ".tsv"), ".csv") == ".tsv.gz"
+    assert workers.ending_of(Path("o"), (".csv",), ".csv") == ".csv"
 
 
 def test_names_in_two_parts(tmp_path):

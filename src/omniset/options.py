@@ -90,18 +90,7 @@ def option(
     return dataclasses.field(default=default, metadata={"option": about})
 
 
-def encoders() -> Iterable[str]:
-    """Names of the set encoders."""
-    from omniset.encoders import ENCODERS
-
-    return sorted(ENCODERS)
-
-
 # Options that several estimators share, with defaults of their own.
-
-
-def encoder(default: str | None, sentence: str = "Kind of set encoder: a name in `omniset.encoders.ENCODERS`.") -> Any:
-    return option(default, sentence, choices=encoders)
 
 
 def dim(default: int | None, sentence: str = "Width of the model: more learns more, and slower.") -> Any:

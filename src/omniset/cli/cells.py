@@ -89,11 +89,11 @@ def fit(
     from omniset.cells.data import batch_codes, batch_sizes
     from omniset.cells.embedder import CellEmbedder
     from omniset.report.blocks import many
+    from omniset.report.run import working_folder
     from omniset.runs import devices
     from omniset.runs.console import telling
     from omniset.runs.folders import unfinished
     from omniset.runs.processes import one_voice
-    from omniset.runs.verbs import working_folder
     from omniset.tables.gene_vectors import read_gene_vectors
 
     named = split(explain_cells)
@@ -131,9 +131,9 @@ def fit(
 
 
 def _parts(arguments: dict[str, Any]) -> list[Path]:
-    from omniset.runs import parts
+    from omniset.cli import workers
 
-    found = [path for given in arguments["files"] for path in parts.find(given, (".h5ad", ".zarr", ".h5"), "files")]
+    found = [path for given in arguments["files"] for path in workers.find(given, (".h5ad", ".zarr", ".h5"), "files")]
     return [*dict.fromkeys(found)]
 
 
@@ -216,9 +216,9 @@ def annotate(
     from omniset.cells import report
     from omniset.cells.annotator import CellAnnotator
     from omniset.cells.data import column
+    from omniset.report.run import working_folder
     from omniset.runs import devices
     from omniset.runs.console import telling
-    from omniset.runs.verbs import working_folder
     from omniset.tables.files import TableWriter
 
     if (reference is None) == (annotator is None):
@@ -397,8 +397,8 @@ def perturb(
     from omniset.cells.perturber import CellPerturber, Study
     from omniset.report import multiqc
     from omniset.report.blocks import many
+    from omniset.report.run import working_folder
     from omniset.runs.files import replacing
-    from omniset.runs.verbs import working_folder
 
     if perturber is None and condition is None:
         raise ValueError("condition must be given where there is no perturber")
@@ -483,8 +483,8 @@ def evaluate(
     from omniset.cells.evaluate import evaluate as compare
     from omniset.cells.evaluate_annotation import evaluate_annotation
     from omniset.report import multiqc
+    from omniset.report.run import working_folder
     from omniset.runs import devices
-    from omniset.runs.verbs import working_folder
 
     arguments, read = given(EmbedderOptions, options), given(Reading, options)
     about: dict[str, Any] = {"seed": arguments["seed"], "device": devices.find(arguments["device"]).type}

@@ -64,7 +64,7 @@ def demo(
         progress: Show progress bars.
     """
     from omniset.estimators import SetClassifier
-    from omniset.runs.verbs import working_folder
+    from omniset.report.run import working_folder
 
     folders.REPLACE.set(replace)
     settings = {

@@ -55,11 +55,11 @@ def fit(
     from omniset.genomes.completer import GenomeCompleter
     from omniset.genomes.data import read_qualities, read_table, read_taxonomy
     from omniset.report.blocks import many
+    from omniset.report.run import working_folder
     from omniset.runs import devices
     from omniset.runs.console import say
     from omniset.runs.folders import unfinished
     from omniset.runs.processes import one_voice
-    from omniset.runs.verbs import working_folder
 
     completer = GenomeCompleter(**given(CompleterOptions, options))
     completer.check_arguments()
@@ -100,14 +100,14 @@ def _fitted(model: Path, overrides: Mapping[str, Any]) -> Any:
 
 
 def _parts(arguments: dict[str, Any]) -> list[Path]:
+    from omniset.cli import workers
     from omniset.genomes.data import GenomeFile
-    from omniset.runs import parts
 
     if arguments["together"]:
         raise ValueError("together=True takes all genomes at once, scheduler takes them in parts: give one of them")
     table = Path(arguments["table"])
     if not table.is_dir():
-        return parts.find(table, (), "table")
+        return workers.find(table, (), "table")
     return GenomeFile(table, format=arguments["format"], identifiers=arguments["identifiers"]).paths
 
 
@@ -117,7 +117,7 @@ def _summary(arguments: dict[str, Any]) -> str:
 
 def _one_summary(arguments: dict[str, Any]) -> Any:
     def join(made: Mapping[str, Path], out: Path) -> list[str]:
-        from omniset.tables import joined
+        from omniset.cli import joined
 
         name = _summary(arguments)
         joined.require_each_once(made, "genome", name)
@@ -181,7 +181,7 @@ def complete(
     from omniset.genomes.completion import Cohort, contig_rows, long_rows, wide_rows
     from omniset.genomes.data import GenomeFile, read_qualities
     from omniset.genomes.modules import Modules, read_modules
-    from omniset.runs.verbs import working_folder
+    from omniset.report.run import working_folder
     from omniset.tables.files import TableWriter
 
     completer = _fitted(model, given(CompleterOptions, options))
@@ -264,9 +264,9 @@ def evaluate(
     from omniset.genomes.evaluate import DEFAULT
     from omniset.genomes.evaluate import evaluate as run
     from omniset.report import multiqc
+    from omniset.report.run import working_folder
     from omniset.runs import devices
     from omniset.runs.console import say
-    from omniset.runs.verbs import working_folder
 
     arguments = given(CompleterOptions, options)
     completer = GenomeCompleter(**arguments)
@@ -380,8 +380,8 @@ def simulate(
         seed: The same seed gives the same tables.
     """
     from omniset.genomes import simulate as simulator
+    from omniset.report.run import working_folder
     from omniset.runs.console import say, say_notes
-    from omniset.runs.verbs import working_folder
 
     with working_folder(out, "genomes", "simulation") as folder:
         made = simulator.simulate(genomes, families, mags, completeness, contamination, seed)

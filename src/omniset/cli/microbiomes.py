@@ -57,8 +57,8 @@ def fit(
     file = needed(references=references)[0]
     from omniset.microbiomes import TaxonClassifier, report
     from omniset.report.blocks import many
+    from omniset.report.run import working_folder
     from omniset.runs.processes import one_voice
-    from omniset.runs.verbs import working_folder
 
     classifier = TaxonClassifier(**given(ClassifierOptions, options))
     classifier.check_arguments()
@@ -82,16 +82,16 @@ def fit(
 
 
 def _parts(arguments: dict[str, Any]) -> list[Path]:
-    from omniset.runs import parts
+    from omniset.cli import workers
 
     if not arguments["reads"]:
         raise ValueError("scheduler is for files of reads, each a sample: give them in place of --table")
-    return [p for given in _files(arguments["reads"]) for p in parts.find(given, READS, "reads")]
+    return [p for given in _files(arguments["reads"]) for p in workers.find(given, READS, "reads")]
 
 
 def _one_abundance(arguments: dict[str, Any]) -> Any:
     def join(made: Mapping[str, Path], out: Path) -> list[str]:
-        from omniset.tables import joined
+        from omniset.cli import joined
 
         table = joined.beside(made, "abundance.tsv", out / "abundance.tsv")
         return [f"{len(made):,} samples, {len(table):,} taxa: abundance.tsv has all of them"]
@@ -153,8 +153,8 @@ def classify(
     from omniset.microbiomes.samples import pooled, read_column, write_samples
     from omniset.microbiomes.sequences import alike, write_fasta
     from omniset.microbiomes.taxonomy import read_renamed
+    from omniset.report.run import working_folder
     from omniset.runs.console import own_command
-    from omniset.runs.verbs import working_folder
     from omniset.tables.dna import read_fasta
 
     files = _files(reads)
@@ -245,8 +245,8 @@ def evaluate(
     from omniset.microbiomes import TaxonClassifier, report
     from omniset.microbiomes.evaluate import evaluate as compared
     from omniset.report import multiqc
+    from omniset.report.run import working_folder
     from omniset.runs.console import say, telling
-    from omniset.runs.verbs import working_folder
 
     classifier = TaxonClassifier(**given(ClassifierOptions, options))
     classifier.check_arguments()

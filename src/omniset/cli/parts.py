@@ -47,8 +47,8 @@ def in_parts(
         find: The parts' files, by all arguments.
         place: A file as the argument has it.
         endings: Of files that are made of a part, the default first; without any, a folder is made of each.
-        unsaid: See `omniset.runs.parts.Job`.
-        join: By all arguments, what is done when all parts are; see `omniset.runs.parts.run`.
+        unsaid: See `omniset.cli.workers.Job`.
+        join: By all arguments, what is done when all parts are; see `omniset.cli.workers.run`.
         joined: By all arguments, the name of what `join` writes.
     """
 
@@ -66,19 +66,20 @@ def in_parts(
                 function(*words, **arguments)
 
         def _run(name: str, address: str, resume: bool, arguments: dict[str, Any]) -> None:
-            from omniset.runs import folders, parts
+            from omniset.cli import workers
+            from omniset.runs import folders
 
-            parts.check_scheduler(address)
+            workers.check_scheduler(address)
             if arguments.get("devices", 1) * arguments.get("num_nodes", 1) > 1:
                 raise ValueError("devices and num_nodes share one file out, scheduler many: give one of them")
             folders.REPLACE.set(arguments["replace"])
             out = arguments["out"]
-            ending = parts.ending_of(out, endings, endings[0]) if endings else None
+            ending = workers.ending_of(out, endings, endings[0]) if endings else None
             rest = {key: value for key, value in arguments.items() if key not in (argument, "out")}
-            found = parts.named(find(arguments), place)
+            found = workers.named(find(arguments), place)
             options = {"resume": resume, "progress": arguments["progress"], "join": join(arguments)}
-            job = parts.Job(name, argument, rest, out, ending, unsaid, joined(arguments))
-            parts.run(job, found, address, **options)
+            job = workers.Job(name, argument, rest, out, ending, unsaid, joined(arguments))
+            workers.run(job, found, address, **options)
 
         scheduled.taken = [taken, *getattr(function, "taken", [])]  # type: ignore[attr-defined]
         return scheduled  # type: ignore[return-value]

@@ -84,9 +84,9 @@ def fit(
     needed(expression=expression, connectivity=connectivity)
     from omniset.regions import ConnectivityPredictor, report
     from omniset.regions.blend import Blend
+    from omniset.report.run import working_folder
     from omniset.runs import processes
     from omniset.runs.console import telling
-    from omniset.runs.verbs import working_folder
 
     files = Files(expression, connectivity, coordinates, aliases)
     predictor = ConnectivityPredictor(**given(PredictorOptions, options))
@@ -242,8 +242,8 @@ def evaluate(
     from omniset.regions.nulls import read_spins
     from omniset.regions.splits import split as divided
     from omniset.report import multiqc
+    from omniset.report.run import working_folder
     from omniset.runs.console import telling
-    from omniset.runs.verbs import working_folder
     from omniset.tables.gene_vectors import read_gene_vectors
 
     files = Files(expression, connectivity, coordinates, aliases)
@@ -320,8 +320,8 @@ def explain_pair(
         aliases: Table of two columns, alias and name, for genes that are spelled otherwise than in the model.
     """
     from omniset.regions import ConnectivityPredictor, report
+    from omniset.report.run import working_folder
     from omniset.runs.console import telling
-    from omniset.runs.verbs import working_folder
     from omniset.tables.files import TableWriter
 
     files = Files(expression, coordinates=coordinates, aliases=aliases)
@@ -358,8 +358,8 @@ def simulate(out: Path = Path("brain"), regions: int = 80, genes: int = 120, see
     import pandas as pd
 
     from omniset.regions.data import simulate as made_up
+    from omniset.report.run import working_folder
     from omniset.runs.console import say
-    from omniset.runs.verbs import working_folder
     from omniset.tables.files import TableWriter
 
     made = made_up(regions, genes, seed)

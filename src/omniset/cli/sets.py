@@ -69,14 +69,14 @@ class Sharing:
 
 
 def _parts(arguments: dict[str, Any]) -> list[Path]:
-    from omniset.runs import parts
+    from omniset.cli import workers
 
-    return parts.find(arguments["sets"], SETS, "sets")
+    return workers.find(arguments["sets"], SETS, "sets")
 
 
 def _each_set_once(arguments: dict[str, Any]) -> Any:
     def join(made: Mapping[str, Path], out: Path) -> list[str]:
-        from omniset.tables import joined
+        from omniset.cli import joined
 
         joined.require_each_once(made, "set")
         return []
@@ -141,11 +141,11 @@ def fit(
 
     from omniset.estimators import files
     from omniset.estimators.evaluation import compare, out_of_fold
+    from omniset.report.run import working_folder
     from omniset.runs import processes
     from omniset.runs.console import resumable, say
     from omniset.runs.devices import find
     from omniset.runs.folders import unfinished
-    from omniset.runs.verbs import working_folder
     from omniset.tables.files import TableWriter, listed
     from omniset.tables.labels import LabelFile, survival_columns
     from omniset.tables.reading import open_sets
@@ -329,8 +329,8 @@ def evaluate(
 
     from omniset.estimators import files
     from omniset.estimators.evaluation import compare, feature_importance, require_importance
+    from omniset.report.run import working_folder
     from omniset.runs.devices import find
-    from omniset.runs.verbs import working_folder
     from omniset.tables.labels import LabelFile
 
     reading = given(Reading, options)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,29 +17,13 @@ from omniset.engine.encoding import Encoding, ExactGradient
 from omniset.engine.group import check_replicated
 from omniset.engine.ragged import in_buckets
 from omniset.engine.self_attention import AllElements
-from omniset.engine.stack import Stack
+from omniset.engine.stack import EncoderOutput, Stack
 from omniset.engine.stores import DeviceStore, open_store
 from omniset.kernels.private import forward_mode, transformed
 
 SHARDS = ("merged", "independent")
 AT_ONCE = 1 << 13  # entries of independent shards, and of what is remembered for each, that are read at once
 GRADIENTS = ("exact", "first-shard", "first-shard-literal", "unbiased")
-
-
-@dataclass
-class EncoderOutput:
-    """What an encoder makes of B sets.
-
-    Attributes:
-        elements: (B, N, dim), absent entries 0, where the source was a SetBatch. For a source another
-            source, whose shards are computed when they are read, without gradient. None where the encoder has none.
-        summary: (B, num_outputs, dim).
-        contexts: One per layer, for `encoder.contextualize`. None for independent shards.
-    """
-
-    elements: Float[Tensor, "sets elements dim"] | Source | None
-    summary: Float[Tensor, "sets outputs dim"]
-    contexts: list[Any] | None
 
 
 def execute(

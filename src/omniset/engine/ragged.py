@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,12 +17,9 @@ from torch import Tensor
 
 from omniset.core.sets import SetBatch
 from omniset.engine.self_attention import AllElements
-from omniset.engine.stack import Stack
+from omniset.engine.stack import EncoderOutput, Stack
 from omniset.kernels.private import hooked, plain_only
 from omniset.layers.base import SetLayer
-
-if TYPE_CHECKING:
-    from omniset.engine import EncoderOutput
 
 OVERHEAD = 1 << 15  # numbers of elements that take about as long as the steps of one more bucket do by themselves
 ON_ACCELERATORS = 1 << 20

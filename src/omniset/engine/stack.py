@@ -1,14 +1,33 @@
-"""What the engine runs."""
+"""What the engine runs, and what comes out."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from omniset.core.checks import check_sizes
 from omniset.core.sets import SetBatch
+from omniset.core.sources import Source
 from omniset.layers.base import SetLayer
+
+
+@dataclass
+class EncoderOutput:
+    """What an encoder makes of B sets.
+
+    Attributes:
+        elements: (B, N, dim), absent entries 0, where the source was a SetBatch. For a source another
+            source, whose shards are computed when they are read, without gradient. None where the encoder has none.
+        summary: (B, num_outputs, dim).
+        contexts: One per layer, for `encoder.contextualize`. None for independent shards.
+    """
+
+    elements: Float[Tensor, "sets elements dim"] | Source | None
+    summary: Float[Tensor, "sets outputs dim"]
+    contexts: list[Any] | None
 
 
 class Stack(nn.Module):

@@ -26,8 +26,8 @@ from omniset.estimators.inputs import task_of, warn_of_empty
 from omniset.estimators.mixture import PRIOR
 from omniset.estimators.predictors import SetClassifier, SetRegressor
 from omniset.estimators.survival import SetSurvival, events_of
+from omniset.report.run import Folder
 from omniset.runs.progress import Progress
-from omniset.runs.verbs import Folder
 from omniset.tables.files import Origin, TableWriter
 from omniset.tables.labels import (
     LabelFile,

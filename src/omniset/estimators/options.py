@@ -15,18 +15,23 @@ SIZES = {"dim": 32, "depth": 2, "learning_rate": 2e-3}  # of each of several net
 SIZES_OF_ONE = {"dim": 64, "depth": 3, "learning_rate": 1e-3, "epochs": 50}
 
 
+def encoders() -> list[str]:
+    """Names of the set encoders."""
+    from omniset.encoders import ENCODERS
+
+    return sorted(ENCODERS)
+
+
 def methods() -> list[str]:
     """What can be asked for: a mixture, one simple method, or one network."""
-    return [AUTO, *SIMPLE, *shared.encoders()]
+    return [AUTO, *SIMPLE, *encoders()]
 
 
 @options
 class SetOptions(Computing):
     """How a model of sets is made."""
 
-    encoder: str | None = option(
-        None, "The same as method, for one network with this set encoder.", choices=shared.encoders
-    )
+    encoder: str | None = option(None, "The same as method, for one network with this set encoder.", choices=encoders)
     _: KW_ONLY
     method: str = option(
         AUTO,

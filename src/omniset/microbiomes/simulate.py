@@ -13,7 +13,7 @@ from omniset.microbiomes.communities import Members, de_novo, draw, replicate
 from omniset.microbiomes.samples import Samples, write_samples
 from omniset.microbiomes.sequences import IUPAC, REGIONS, reverse_complement, write_fasta
 from omniset.microbiomes.taxonomy import Lineage, joined
-from omniset.runs.verbs import working_folder
+from omniset.report.run import working_folder
 
 FAMILIES, GENERA, EACH = 8, 4, 20  # families, genera of each, references of each
 LENGTH = 250  # of the region between the primers

@@ -1,4 +1,4 @@
-"""What `omniset.runs.parts` has made of many files, seen as one: no name in two of them, and small tables joined."""
+"""What `omniset.cli.workers` has made of many files, seen as one: no name in two of them, and small tables joined."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from omniset.runs.parts import remove
+from omniset.cli.workers import remove
 from omniset.tables.files import TableFile, TableWriter
 
 

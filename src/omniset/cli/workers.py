@@ -31,13 +31,13 @@ import torch
 
 import omniset
 from omniset.lazy import needs
+from omniset.report.run import working_folder
 from omniset.runs.console import RECORDS, line_of, say, say_notes
 from omniset.runs.files import plain, write_json
 from omniset.runs.folders import RECORD, read_record, unfinished
 from omniset.runs.locks import NAME as LOCK
 from omniset.runs.processes import processors
 from omniset.runs.progress import Progress
-from omniset.runs.verbs import working_folder
 
 SYNCHRONOUS, LOCAL = "synchronous", re.compile(r"local(?::(\d+))?")
 PATIENCE = "15s"  # for a scheduler to answer
