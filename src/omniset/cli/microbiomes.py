@@ -150,7 +150,7 @@ def classify(
     from omniset.microbiomes import TaxonClassifier, read_samples, read_taxonomy, report
     from omniset.microbiomes.assignments import Agreement
     from omniset.microbiomes.qza import write_artifact
-    from omniset.microbiomes.samples import pooled, read_column, write_samples
+    from omniset.microbiomes.samples import Samples, pooled, read_column, write_samples
     from omniset.microbiomes.sequences import alike, write_fasta
     from omniset.microbiomes.taxonomy import read_renamed
     from omniset.report.run import working_folder
@@ -165,6 +165,8 @@ def classify(
     read = [*files, table, sequences, model, against, renamed, metadata]
     with working_folder(out, "microbiomes", "classify", reads=read, **_place(classifier)) as folder:
         place, began = folder.path, datetime.now(UTC)
+        texts: dict[str, str] | None
+        counts: Samples | None
         if files:
             texts, counts = pooled(files, classifier.progress)
         else:

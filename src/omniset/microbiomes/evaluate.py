@@ -360,8 +360,8 @@ def evaluate(
         counted = counted or parts.sizes()
         profiles, tests = communities(parts, sizes, seed)
         ours = [name for name in VARIANTS if name in methods]
-        units = ([["ours", ours]] if ours else []) + [[name, [name]] for name in methods if name not in VARIANTS]
-        for unit, names in units:
+        units = ({"ours": ours} if ours else {}) | {name: [name] for name in methods if name not in VARIANTS}
+        for unit, names in units.items():
             fitted = (classifier, parts, profiles, seed, store.scratch(f"{unit}.{seed}"), resume)
             made = partial(Ours, *fitted) if unit == "ours" else baselines[unit]
             work = partial(_tested, names, parts, profiles, tests, made)
