@@ -52,7 +52,7 @@ class SetClassifier(SetEstimator):
         return self._classes[0] if self.single_ else self._classes
 
     @property
-    def labels_(self) -> dict[str, list[Any]]:  # type: ignore[override]
+    def labels_(self) -> dict[str, list[Any]]:
         """The labels in order, by target."""
         return {name: classes.tolist() for name, classes in zip(self.targets_, self._classes, strict=True)}
 
