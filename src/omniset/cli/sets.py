@@ -55,7 +55,7 @@ def _each_set_once(arguments: dict[str, Any]) -> Any:
 of_many = in_parts("sets", _parts, endings=TABLES, join=_each_set_once)
 
 
-@takes(SetOptions, but=["level"])
+@takes(SetOptions, but=["level", "gradient"])
 @takes(Saving, "replace")
 def fit(
     sets: Path,

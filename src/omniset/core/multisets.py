@@ -78,8 +78,6 @@ def compact(
 
 def _exact(x: Tensor | np.ndarray, by: Literal["sort", "hash"] = "sort") -> Int[Tensor, " elements"]:
     """Group numbers of the rows, one column at a time: exact for any dtype, and no row is ever hashed as a whole."""
-    import pandas as pd
-
     if by not in ("sort", "hash"):
         raise ValueError(f"by must be 'sort' or 'hash', got {by!r}")
     if isinstance(x, Tensor):
@@ -88,9 +86,26 @@ def _exact(x: Tensor | np.ndarray, by: Literal["sort", "hash"] = "sort") -> Int[
     columns: Any = x.reshape(len(x), -1).T if x.size else []
     codes = np.zeros(len(x), dtype=np.int64)
     for column in columns:
-        new, found = pd.factorize(np.ascontiguousarray(column), sort=by == "sort", use_na_sentinel=False)
-        codes = pd.factorize(codes * len(found) + new, sort=by == "sort")[0]  # < elements^2, so it fits 64 bits
+        new, number = _codes(column, by)
+        codes, _ = _codes(codes * number + new, by)  # < elements^2, so it fits 64 bits
+    if by == "hash":
+        number = int(codes.max(initial=-1)) + 1
+        first, places = np.empty((2, number), dtype=np.int64)
+        first[codes[::-1]] = np.arange(len(codes))[::-1]  # of what is written to one place, the last stays
+        places[first.argsort()] = np.arange(number)
+        codes = places[codes]
     return torch.as_tensor(codes, dtype=torch.int64)
+
+
+def _codes(column: Shaped[np.ndarray, " elements"], by: str) -> tuple[Int[np.ndarray, " elements"], int]:
+    """A number for each value, NaN among them, and how many there are; in their order, where they have one."""
+    if column.dtype.kind == "O":
+        import pandas as pd
+
+        codes, found = pd.factorize(np.ascontiguousarray(column), sort=by == "sort", use_na_sentinel=False)
+    else:
+        found, codes = np.unique(column, return_inverse=True)
+    return codes, len(found)
 
 
 def _voxel(x: Tensor, size: float | None = None) -> Int[Tensor, " elements"]:

@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 from jaxtyping import Shaped
 
@@ -104,6 +102,9 @@ class ParquetSource(Source):
         columns: Sequence[str] | None = None,
         multiplicity: str | None = None,
     ) -> None:
+        import pyarrow as pa  # whoever reads no Parquet needs none
+        import pyarrow.parquet as pq
+
         check_sizes(shard_size=shard_size)
         if isinstance(columns, str) or (columns is not None and not len(columns)):
             raise ValueError(f"columns must be a list of one name or more, got {columns!r}")
@@ -122,6 +123,8 @@ class ParquetSource(Source):
         self.path, self.shard_size, self.multiplicity = Path(path), shard_size, multiplicity
 
     def __iter__(self) -> Iterator[SetBatch]:
+        import pyarrow.parquet as pq
+
         wanted = [*self.columns, *([self.multiplicity] if self.multiplicity else [])]
         row, some = 0, False
         with pq.ParquetFile(self.path) as file:
