@@ -15,7 +15,7 @@ from benchmarks.speed import Case, PlainLayer, measure
 from omniset import SetBatch
 from omniset.encoders import build
 from omniset.layers import PoolingByMultiheadAttention
-from omniset.layers.deep_sets import SetPooling
+from omniset.layers.pooling import SetPooling
 from omniset.report.plots import COLOURS, save
 
 alone = speed.alone  # also of the kinds below

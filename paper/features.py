@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from omniset.encoders import ENCODERS
+from omniset import encoders
+from paper.encoders import ENCODERS as OTHERS
 from paper.tables import Table
 
 LABELS = {
@@ -25,7 +26,7 @@ def features() -> Table:
     """From the attributes of the encoders, each of which a test holds to what the encoder does."""
     rows = []
     for name, label in LABELS.items():
-        encoder = ENCODERS[name]
+        encoder = (encoders.ENCODERS | OTHERS)[name]
         has = (
             encoder.cross_attention,
             encoder.self_attention,

@@ -14,9 +14,9 @@ from jaxtyping import Float, Shaped
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from omniset import encoders
 from omniset.core.sets import SetBatch
 from paper import recipes
+from paper.encoders import build
 from paper.recipes import Column, Training
 from paper.tables import Results, Table
 
@@ -123,7 +123,7 @@ class Study(ABC):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(number(self.name, "weights", seed or 0))
             arguments = {**self.encoder_arguments, **training.arguments}
-            return self.network_type(encoders.build(name, input_dim=self.input_dim, **arguments), self.outputs)
+            return self.network_type(build(name, input_dim=self.input_dim, **arguments), self.outputs)
 
 
 def training_source(

@@ -33,10 +33,9 @@ def heads_average(block, queries, elements, scale, weights=None):
             out.append(torch.zeros(len(queries), width, dtype=q.dtype))
             continue
         logits = q[:, columns] @ k[:, columns].T * scale * factors[h]
-        sums = block.attention == "sigmoid"
-        e = 1 / (1 + torch.exp(-logits)) if sums else torch.exp(logits - logits.max(1, keepdim=True).values)
+        e = torch.exp(logits - logits.max(1, keepdim=True).values)
         e = e if weights is None else e * weights
-        out.append(e @ v[:, columns] / (1 if sums else e.sum(1, keepdim=True)))
+        out.append(e @ v[:, columns] / e.sum(1, keepdim=True))
     return torch.cat(out, 1)
 
 
@@ -97,14 +96,11 @@ def residual_mlp(mlp, x):
 
 def around(layer, x, mix, ffn):
     """What surrounds a mixing of the elements; `mix` is of each head's columns."""
-    y = norm(layer.norm_mixing, x) if layer.pre else x
+    y = norm(layer.norm_mixing, x)
     width = x.shape[1] // layer.num_heads
     heads = [mix(h, y, slice(h * width, (h + 1) * width)) for h in range(layer.num_heads)]
     h = x + linear(layer.output, torch.cat(heads, 1))
-    if layer.pre:
-        return h if layer.ffn is None else h + ffn(norm(layer.norm_ffn, h))
-    h = norm(layer.norm_mixing, h)
-    return h if layer.ffn is None else norm(layer.norm_ffn, h + ffn(h))
+    return h if layer.ffn is None else h + ffn(norm(layer.norm_ffn, h))
 
 
 def latent_routing(layer, x):
@@ -116,62 +112,6 @@ def latent_routing(layer, x):
         return (scores / scores.sum(0)).T @ ((scores / scores.sum(1, keepdim=True)) @ values) if len(x) else values
 
     return around(layer, x, mix, lambda h: residual_mlp(layer.ffn[0], h))
-
-
-def slice_attention(layer, x):
-    """Transolver's block on one set, one slice at a time."""
-
-    def mix(h, y, columns):
-        place, content = linear(layer.place, y)[:, columns], linear(layer.content, y)[:, columns]
-        temperature = min(max(layer.temperature[h], 0.1), 5)
-        weights = torch.exp(linear(layer.slices, place) / temperature)
-        weights = weights / weights.sum(1, keepdim=True)
-        zero = content.new_zeros(content.shape[1])
-        tokens = [w @ content / w.sum() if len(x) else zero for w in weights.T]
-        new = []
-        for token in tokens:
-            products = [(layer.query.weight @ token) @ (layer.key.weight @ other) for other in tokens]
-            e = torch.exp(torch.stack(products) / len(token) ** 0.5)
-            new.append(sum(a * (layer.value.weight @ other) for a, other in zip(e / e.sum(), tokens, strict=True)))
-        return weights @ torch.stack(new)
-
-    return around(layer, x, mix, lambda h: feed_forward(layer.ffn, h))
-
-
-def set_norm(affine, x):
-    """Of one set: one mean and one deviation of all its numbers."""
-    if not x.numel():
-        return x
-    deviation = ((x - x.mean()) ** 2).mean().add(1e-5).sqrt()
-    return (x - x.mean()) / deviation * affine.weight + affine.bias
-
-
-def normed_transformer(encoder, x):
-    """Set Transformer++ on one set: elements, and the output of PMA."""
-    scale = (x.shape[1] / encoder.pool.gather.num_heads) ** -0.5
-    layers, last = encoder.layers[:-1], encoder.layers[-1]
-    step = 3 if encoder.pool.gather.ffn else 2
-    for n in range(0, len(layers), step):
-        block, points = layers[n + 1], layers[n + 1].points[0]
-        h = points + linear(
-            block.gather.output, heads_average(block.gather, points, set_norm(block.norm_keys, x), scale)
-        )
-        h = h + feed_forward(block.gather.ffn, set_norm(block.gather.norm_ffn.affine, h)) if step == 3 else h
-        normed = set_norm(block.norm_queries, x), set_norm(block.norm_points.affine, h)
-        x = x + linear(block.spread.output, heads_average(block.spread, *normed, scale))
-        x = x + feed_forward(layers[n + 2].ffn, set_norm(layers[n + 2].affine, x)) if step == 3 else x
-    x, seeds = set_norm(last.affine, x), encoder.pool.points[0]
-    h = seeds + linear(encoder.pool.gather.output, heads_average(encoder.pool.gather, seeds, x, scale))
-    return x, h + feed_forward(encoder.pool.gather.ffn, h) if step == 3 else h
-
-
-def normed_phi(encoder, x):
-    """Phi of Deep Sets++ on one set, after its first Linear."""
-    *layers, last = encoder.layers
-    for first, second in zip(layers[::2], layers[1::2], strict=True):
-        h = linear(first.linear, activated(first.activation, set_norm(first.affine, x)))
-        x = x + linear(second.linear, activated(second.activation, set_norm(second.affine, h)))
-    return linear(last.linear, activated(last.activation, set_norm(last.affine, x)))
 
 
 def gated(pool, x):
@@ -187,22 +127,6 @@ def gated(pool, x):
     return torch.stack(out)
 
 
-def dual_stream(first, second, x):
-    """DSMIL of one set: the first element of largest score, its inner products with all, the mean of both streams."""
-    out = []
-    for c, direction in enumerate(second.direction):
-        w, b = first.score.weight[c], first.score.bias[c]
-        score, average = x.new_zeros(()), x.new_zeros(x.shape[1])
-        if len(x):
-            critical = x[int((x @ w).argmax())]
-            score = critical @ w + b
-            products = linear(first.query, x) @ linear(first.query, critical) / first.query.out_features**0.5
-            e = torch.exp(products - products.max())
-            average = e @ x / e.sum()
-        out.append((direction * score + linear(second.value, average)) / 2)
-    return torch.stack(out)
-
-
 def mlp(layers, x):
     for layer in layers:
         x = linear(layer, x) if isinstance(layer, torch.nn.Linear) else F.relu(x)
@@ -214,23 +138,15 @@ def encode(encoder, x):
     name = type(encoder).__name__
     x = mlp(encoder.embed, x)
     if name == "DeepSets":
-        x = normed_phi(encoder, x) if len(encoder.layers) else x
         pooled = x.mean(0) if len(x) else x.new_zeros(x.shape[1])
         rho = encoder.decoder[1]
         return None, mlp(rho, pooled).reshape(encoder.num_outputs, -1)
     if name == "ABMIL":
         return None, gated(encoder.pool, x)
-    if name == "DSMIL":
-        return None, dual_stream(encoder.layers[0], encoder.pool, x)
     tokens = encoder.num_tokens
     if tokens:
         x = torch.cat([encoder.class_tokens[0], x])
-    blocks = {"FLARE": latent_routing, "Transolver": slice_attention, "UniversalSetTransformer": induced}
-    if name == "UniversalSetTransformer" and len(encoder.layers) and not hasattr(encoder.layers[-1], "points"):
-        x, summary = normed_transformer(encoder, x)
-        for layer in encoder.decoder:
-            summary = msab(layer.block, summary, summary)
-        return x, summary
+    blocks = {"FLARE": latent_routing, "UniversalSetTransformer": induced}
     for layer in encoder.layers:
         x = blocks[name](layer, x) if name in blocks else msab(layer.block, x, x)
     summary = x[:tokens] if tokens else msab(encoder.pool.gather, encoder.pool.points[0], x)

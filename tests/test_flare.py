@@ -1,15 +1,14 @@
-"""FLARE's and Transolver's layers: attention and attribution by their formulas, many latent queries, bad sizes."""
+"""FLARE's layers: attention and attribution by their formulas, many latent queries, bad sizes."""
 
 import pytest
 import torch
 
 from omniset import SetBatch, encoders, explain, testing
-from omniset.layers import LatentRouting, SliceAttention
+from omniset.layers import LatentRouting
 from omniset.testing import relative_error
 
 DOUBLE = torch.float64
 SIZES = {"input_dim": 3, "dim": 8, "depth": 1, "num_heads": 2, "num_inducing": 3}
-NAMES = ("flare", "transolver")
 
 
 def sets():
@@ -19,33 +18,23 @@ def sets():
 
 
 def weights_of(layer, x, m):
-    """Normalised over the elements: (sets, heads, latent queries or slices, elements), and what they average."""
+    """Normalised over the elements: (sets, heads, latent queries, elements), and what they average."""
     y = layer.norm_mixing(x)
-    if isinstance(layer, LatentRouting):
-        key, value = (mlp(y).unflatten(-1, (2, -1)) for mlp in (layer.key, layer.value))
-        weights = torch.einsum("hkc,bnhc->bhkn", layer.latents, key).exp() * m[:, None, None]
-    else:
-        place, value = (linear(y).unflatten(-1, (2, -1)) for linear in (layer.place, layer.content))
-        scores = torch.einsum("sc,bnhc->bhns", layer.slices.weight, place) + layer.slices.bias
-        weights = (scores / layer.temperature).softmax(-1).mT * m[:, None, None]
+    key, value = (mlp(y).unflatten(-1, (2, -1)) for mlp in (layer.key, layer.value))
+    weights = torch.einsum("hkc,bnhc->bhkn", layer.latents, key).exp() * m[:, None, None]
     return weights / weights.sum(-1, keepdim=True), value.transpose(1, 2)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_attribution_written_out(name):
+def test_attribution_written_out():
     """A * mean over alpha of dF / d(alpha A), with the rest of the layer from what it averages; attention is A."""
-    encoder, batch, steps = encoders.build(name, **SIZES, class_token=True).double(), sets(), 4
+    encoder, batch, steps = encoders.build("flare", **SIZES, class_token=True).double(), sets(), 4
     layer = encoder.layers[0]
     x = torch.cat([encoder.class_tokens.expand(3, -1, -1), encoder.embed(batch.elements)], 1)
     m = torch.cat([torch.ones(3, 1), batch.multiplicity], 1).double()
     a, value = (tensor.detach() for tensor in weights_of(layer, x, m))
 
     def f(weights):
-        averages = weights @ value
-        if name == "transolver":
-            scores = layer.query(averages) @ layer.key(averages).mT / 2
-            averages = scores.softmax(-1) @ layer.value(averages)
-        return layer.map(x, averages.transpose(1, 2).flatten(2))[:, 0].sum(1)
+        return layer.map(x, (weights @ value).transpose(1, 2).flatten(2))[:, 0].sum(1)
 
     assert relative_error(f(a), encoder(batch).summary.sum((1, 2))) < 1e-13
     total = 0
@@ -62,9 +51,8 @@ def test_attribution_written_out(name):
     assert relative_error(explain.attention(encoder, batch), seen / seen.amax(1, keepdim=True)) < 1e-12
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_layers_alone_take_sets_and_multisets(name):
-    layer = (LatentRouting if name == "flare" else SliceAttention)(8, 2, 3).double()
+def test_layers_alone_take_sets_and_multisets():
+    layer = LatentRouting(8, 2, 3).double()
     x, m = torch.randn(3, 11, 8, dtype=DOUBLE), torch.randint(0, 4, (3, 11))
     out = layer(x, m)
     for one, counts, mapped in zip(x, m, out, strict=True):
@@ -73,16 +61,12 @@ def test_layers_alone_take_sets_and_multisets(name):
 
 
 def test_large_scores_do_not_overflow():
-    """Of latent queries, which are not scaled; and no slice but one has weight."""
-    for name, kind in zip(NAMES, (LatentRouting, SliceAttention), strict=True):
-        encoder = encoders.build(name, **SIZES).double()
-        assert isinstance(encoder.layers[0], kind)
-        large = encoder.layers[0].latents if name == "flare" else encoder.layers[0].slices.weight
-        large.data *= 1e5
-        testing.assert_shard_consistent(encoder, sets())
-        summary = encoder(sets(), shard_size=4).summary
-        summary.sum().backward()
-        assert all(p.grad is None or p.grad.isfinite().all() for p in encoder.parameters())
+    """They are not scaled."""
+    encoder = encoders.build("flare", **SIZES).double()
+    encoder.layers[0].latents.data *= 1e5
+    testing.assert_shard_consistent(encoder, sets())
+    encoder(sets(), shard_size=4).summary.sum().backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in encoder.parameters())
 
 
 def test_many_latent_queries():
@@ -99,13 +83,7 @@ def test_bad_sizes():
         (lambda: LatentRouting(8, 2, 0), "num_latents must be an integer >= 1, got 0"),
         (lambda: LatentRouting(8, 3, 2), "dim must be divisible by num_heads, got dim=8 and num_heads=3"),
         (lambda: LatentRouting(8, 2, 2, hidden_layers=-1), "hidden_layers must be an integer >= 0, got -1"),
-        (lambda: SliceAttention(8, 2, 0), "num_slices must be an integer >= 1, got 0"),
-        (lambda: SliceAttention(8, 2, 2, norm="set"), "norm must be 'pre' or 'post', got 'set'"),
         (lambda: encoders.build("flare", **SIZES | {"depth": -1}), "depth must be an integer >= 0, got -1"),
     ):
         with pytest.raises(ValueError, match=message):
             make()
-    for option in ("scale", "variant", "points_init", "attention"):
-        for name in NAMES:
-            with pytest.raises(TypeError, match=f"encoder '{name}' does not take {option}"):
-                encoders.build(name, **SIZES, **{option: None})

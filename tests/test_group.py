@@ -228,11 +228,7 @@ ENCODERS = [
     ("sse", {"weighting": "slots", "random": False}),
     ("umbc", {"random": False}),
     ("abmil", {}),
-    ("dsmil", {}),
     ("flare", {"hidden_layers": 0}),
-    ("transolver", {}),
-    ("ust", {"norm": "set", "class_token": True}),
-    ("ust", {"attention": "sigmoid"}),
 ]
 SHARES = [  # also empty ones, of the process that has the class tokens too
     ((0, 23, N), "device", None),
@@ -246,16 +242,6 @@ SHARES = [  # also empty ones, of the process that has the class tokens too
 @pytest.mark.parametrize(("cuts", "store", "shard_size"), SHARES)
 def test_processes_are_one(four, name, more, cuts, store, shard_size):
     four(check, cuts, name, more, store, shard_size)
-
-
-@pytest.mark.parametrize("more", [{}, {"class_token": True, "decoder_depth": 1, "norm": "post"}])
-@pytest.mark.parametrize(("cuts", "shard_size"), [((0, 23, N), 7), ((0, 0, N), None), ((0, 5, 5, N), 7)])
-@pytest.mark.parametrize("terms", [("summary", "elements"), ("elements",)])
-def test_full_self_attention(four, more, cuts, shard_size, terms):
-    """Processes with different numbers of shards, one without elements; all keys for every query."""
-    four(check, cuts, "set-transformer-sab", more, "device", shard_size, terms)
-    if shard_size is not None:
-        four(check_streamed, cuts, "set-transformer-sab", more, "cpu")
 
 
 @pytest.mark.parametrize("store", ["disk", "cpu"])
@@ -566,6 +552,8 @@ def check_refusals():
         assert f"process_group= takes gradient='exact' only, got {gradient!r}" in refused(
             lambda gradient=gradient: encoder(batch, gradient=gradient, **group)
         )
+    of_all = refused(lambda: make("set-transformer-sab")(batch, **group))
+    assert of_all.startswith("process_group= merges small states, and full self-attention (SetTransformer) keeps all")
     encoder.mini_batch_consistent = False
     assert "needs a mini-batch consistent encoder" in refused(lambda: encoder(batch, **group))
     sharded = "its weights are sharded (FSDP or DTensor)"

@@ -1,15 +1,24 @@
-"""Set norm by its definition, what it keeps and what it loses, and the encoders that take it."""
+"""Encoders of studies alone: by their formulas with elements repeated, in shards, and what they keep and lose."""
 
 import pytest
 import torch
+from paper.encoders import CriticalInstances, SetNorm, SigmoidAttentionBlock, build
 
 import oracle
-from omniset import SetBatch, encoders, explain, testing
-from omniset.layers import SetNorm
+from omniset import SetBatch, testing
+from omniset.layers import InducedSetAttentionBlock
 from omniset.testing import relative_error
 
 DOUBLE = torch.float64
-SIZES = {"input_dim": 3, "dim": 8, "depth": 2, "num_heads": 2, "num_inducing": 3}
+SIZES = {"input_dim": 3, "dim": 8, "depth": 2, "num_outputs": 2}
+ATTENDING = SIZES | {"num_heads": 2, "num_inducing": 3, "ffn_dim": 5}
+BUILT = {
+    "dsmil": ("dsmil", SIZES),
+    "transolver": ("transolver", ATTENDING),
+    "deep-sets-norm": ("deep-sets", SIZES | {"norm": "set"}),
+    "ust-norm": ("ust", ATTENDING | {"norm": "set"}),
+    "ust-sigmoid": ("ust", ATTENDING | {"attention": "sigmoid"}),
+}
 
 
 def shaken(module):
@@ -18,28 +27,141 @@ def shaken(module):
     return module.double()
 
 
-def test_by_its_definition():
-    """Of copies written out, with gradients of elements, weights and fractional multiplicities."""
-    layer = shaken(SetNorm(5))
-    x, m = torch.randn(3, 11, 5, dtype=DOUBLE, requires_grad=True), torch.randint(0, 4, (3, 11))
-    m[-1] = 0
-    got = torch.cat([rows.repeat_interleave(c, 0) for rows, c in zip(layer(x, m), m, strict=True)])
-    expected = [oracle.set_norm(layer.affine, rows.repeat_interleave(c, 0)) for rows, c in zip(x, m, strict=True)]
-    assert relative_error(got, torch.cat(expected)) < 1e-13
-    upstream, wanted = torch.randn_like(got), [x, *layer.parameters()]
-    grads = [torch.autograd.grad((y * upstream).sum(), wanted) for y in (got, torch.cat(expected))]
+def set_norm(affine, x):
+    """Of one set: one mean and one deviation of all its numbers."""
+    if not x.numel():
+        return x
+    deviation = ((x - x.mean()) ** 2).mean().add(1e-5).sqrt()
+    return (x - x.mean()) / deviation * affine.weight + affine.bias
+
+
+def normed_transformer(encoder, x):
+    """Set Transformer++ on one set: elements, and the output of PMA."""
+    scale = (x.shape[1] / encoder.pool.gather.num_heads) ** -0.5
+    layers, last = encoder.layers[:-1], encoder.layers[-1]
+    for n in range(0, len(layers), 3):
+        block, points = layers[n + 1], layers[n + 1].points[0]
+        h = points + oracle.linear(
+            block.gather.output, oracle.heads_average(block.gather, points, set_norm(block.norm_keys, x), scale)
+        )
+        h = h + oracle.feed_forward(block.gather.ffn, set_norm(block.gather.norm_ffn.affine, h))
+        normed = set_norm(block.norm_queries, x), set_norm(block.norm_points.affine, h)
+        x = x + oracle.linear(block.spread.output, oracle.heads_average(block.spread, *normed, scale))
+        x = x + oracle.feed_forward(layers[n + 2].ffn, set_norm(layers[n + 2].affine, x))
+    x, seeds = set_norm(last.affine, x), encoder.pool.points[0]
+    h = seeds + oracle.linear(encoder.pool.gather.output, oracle.heads_average(encoder.pool.gather, seeds, x, scale))
+    return x, h + oracle.feed_forward(encoder.pool.gather.ffn, h)
+
+
+def normed_phi(encoder, x):
+    """Phi of Deep Sets++ on one set, after its first Linear."""
+    *layers, last = encoder.layers
+    for first, second in zip(layers[::2], layers[1::2], strict=True):
+        h = oracle.linear(first.linear, set_norm(first.affine, x).relu())
+        x = x + oracle.linear(second.linear, set_norm(second.affine, h).relu())
+    return oracle.linear(last.linear, set_norm(last.affine, x).relu())
+
+
+def slice_attention(layer, x):
+    """Transolver's block on one set, one slice at a time."""
+
+    def mix(h, y, columns):
+        place, content = oracle.linear(layer.place, y)[:, columns], oracle.linear(layer.content, y)[:, columns]
+        temperature = min(max(layer.temperature[h], 0.1), 5)
+        weights = torch.exp(oracle.linear(layer.slices, place) / temperature)
+        weights = weights / weights.sum(1, keepdim=True)
+        zero = content.new_zeros(content.shape[1])
+        tokens = [w @ content / w.sum() if len(x) else zero for w in weights.T]
+        new = []
+        for token in tokens:
+            products = [(layer.query.weight @ token) @ (layer.key.weight @ other) for other in tokens]
+            e = torch.exp(torch.stack(products) / len(token) ** 0.5)
+            new.append(sum(a * (layer.value.weight @ other) for a, other in zip(e / e.sum(), tokens, strict=True)))
+        return weights @ torch.stack(new)
+
+    return oracle.around(layer, x, mix, lambda h: oracle.feed_forward(layer.ffn, h))
+
+
+def dual_stream(first, second, x):
+    """DSMIL of one set: the first element of largest score, its inner products with all, the mean of both streams."""
+    out = []
+    for c, direction in enumerate(second.direction):
+        w, b = first.score.weight[c], first.score.bias[c]
+        score, average = x.new_zeros(()), x.new_zeros(x.shape[1])
+        if len(x):
+            critical = x[int((x @ w).argmax())]
+            score = critical @ w + b
+            products = (
+                oracle.linear(first.query, x) @ oracle.linear(first.query, critical) / first.query.out_features**0.5
+            )
+            e = torch.exp(products - products.max())
+            average = e @ x / e.sum()
+        out.append((direction * score + oracle.linear(second.value, average)) / 2)
+    return torch.stack(out)
+
+
+def sigmoids(block, queries, elements, _=None):
+    q, y = oracle.norm(block.norm_queries, queries), oracle.norm(block.norm_elements, elements)
+    q, k, v = oracle.linear(block.query, q), oracle.linear(block.key, y), oracle.linear(block.value, y)
+    by_head = zip(*(x.split(4, 1) for x in (q, k, v)), strict=True)
+    sums = torch.cat([(1 / (1 + torch.exp(-(q @ k.T) / 2))) @ v for q, k, v in by_head], 1)
+    h = queries + oracle.linear(block.output, sums)
+    return h + oracle.feed_forward(block.ffn, oracle.norm(block.norm_ffn, h))
+
+
+def encode(name, encoder, x):
+    """The summary of one set."""
+    x = oracle.mlp(encoder.embed, x)
+    if name == "dsmil":
+        return dual_stream(encoder.layers[0], encoder.pool, x)
+    if name == "deep-sets-norm":
+        x = normed_phi(encoder, x)
+        pooled = x.mean(0) if len(x) else x.new_zeros(x.shape[1])
+        return oracle.mlp(encoder.decoder[1], pooled).reshape(2, -1)
+    if name == "ust-norm":
+        return normed_transformer(encoder, x)[1]
+    for layer in encoder.layers:
+        sigmoid = name == "ust-sigmoid"
+        x = (
+            oracle.induced(layer, x, block=lambda b, q, y, _=None: sigmoids(b, q, y))
+            if sigmoid
+            else slice_attention(layer, x)
+        )
+    points, block = encoder.pool.points[0], encoder.pool.gather
+    return sigmoids(block, points, x) if sigmoid else oracle.msab(block, points, x)
+
+
+@pytest.mark.parametrize("name", BUILT)
+@pytest.mark.parametrize("shard_size", [None, 7])
+def test_by_their_formulas(name, shard_size):
+    """Outputs and gradients; one set is empty."""
+    kind, sizes = BUILT[name]
+    encoder = shaken(build(kind, **sizes))
+    x, m = torch.randn(3, 17, 3, dtype=DOUBLE, requires_grad=True), torch.randint(0, 4, (3, 17))
+    m[1] = 0
+    got = encoder(SetBatch(x, m), shard_size=shard_size).summary
+    expected = torch.stack([encode(name, encoder, e.repeat_interleave(c, 0)) for e, c in zip(x, m, strict=True)])
+    assert relative_error(got, expected) < 1e-12
+    wanted = [x, *(p for n, p in encoder.named_parameters() if not n.endswith("key.bias"))]  # 0 in truth
+    upstream = torch.randn_like(got)
+    pairs = [torch.autograd.grad((y * upstream).sum(), wanted, allow_unused=True) for y in (got, expected)]
+    grads = [[torch.zeros_like(w) if g is None else g for g, w in zip(gs, wanted, strict=True)] for gs in pairs]
     assert relative_error(*grads) < 1e-12
-    fractions = (torch.rand(3, 11, dtype=DOUBLE) + 0.1).requires_grad_()
-    assert torch.autograd.gradcheck(lambda x, m: layer(x, m), (x, fractions), fast_mode=True)
+
+
+@pytest.mark.parametrize("name", BUILT)
+def test_symmetries(name):
+    kind, sizes = BUILT[name]
+    encoder, batch = build(kind, **sizes).double(), SetBatch(torch.randn(3, 17, 3, dtype=DOUBLE))
+    testing.assert_permutation_invariant(encoder, batch)
+    testing.assert_multiset_consistent(encoder, batch)
+    testing.assert_shard_consistent(encoder, batch, store="recompute")
 
 
 def test_a_set_loses_its_mean_and_its_scale_and_no_more():
     """A layer norm takes both from every element: it tells no two elements apart that differ in them alone."""
     layer, x = SetNorm(5).double(), torch.randn(1, 11, 5, dtype=DOUBLE)
     assert relative_error(layer(100 * x + 7), layer(100 * x)) < 1e-12
-    assert relative_error(layer(100 * x), layer(1000 * x)) < 1e-8  # but for the 1e-5 beside the variance
-    normed = layer(x)
-    assert relative_error((normed[0, 0] - normed[0, 1]), (x[0, 0] - x[0, 1]) / x.std(correction=0)) < 1e-4
     two = torch.stack([x[0, 0], 2 * x[0, 0] + 1])[None]
     in_layer_norm = torch.nn.functional.layer_norm(two, (5,))[0]
     assert relative_error(in_layer_norm[0], in_layer_norm[1]) < 1e-4
@@ -52,64 +174,29 @@ def test_a_variance_far_below_the_mean():
     layer = SetNorm(5)
     state = layer.reduce(x[:, :70], torch.ones(1, 70)).merge(layer.reduce(x[:, 70:], torch.ones(1, 130)))
     mean, inverse = layer.finish(state)[0, 0]
-    exact = x.double()
-    assert abs(mean / exact.mean() - 1) < 1e-12
-    assert abs(inverse * (exact.var(correction=0) + 1e-5).sqrt() - 1) < 1e-9
+    assert abs(mean / x.double().mean() - 1) < 1e-12
+    assert abs(inverse * (x.double().var(correction=0) + 1e-5).sqrt() - 1) < 1e-9
 
 
-@pytest.mark.parametrize("name", ["ust", "deep-sets"])
-def test_constant_sets(name):
-    """One element, or copies of one: nothing to divide by."""
-    encoder = shaken(encoders.build(name, **SIZES, norm="set"))
-    x = torch.randn(2, 1, 3, dtype=DOUBLE).expand(-1, 6, -1).clone().requires_grad_()
-    whole = encoder(SetBatch(x)).summary
-    assert relative_error(encoder(SetBatch(x), shard_size=4).summary, whole) < 1e-12
-    assert relative_error(encoder(SetBatch(x[:, :1])).summary, whole) < 1e-9
+def test_the_mean_of_elements_that_tie():
+    """By multiplicity; an absent one that ties has no part; and the score's gradient is shared as copies share it."""
+    layer = CriticalInstances(2).double()
+    layer.score.weight.data, layer.score.bias.data = torch.tensor([[1.0, 0.0]]).double(), torch.zeros(1).double()
+    x = torch.tensor([[[3.0, 5.0], [1.0, 9.0], [3.0, -7.0], [3.0, 100.0]]], dtype=DOUBLE, requires_grad=True)
+    m = torch.tensor([[2.0, 4.0, 1.0, 0.0]])
+    whole = layer.finish(layer.reduce(x, m))
+    assert whole.tolist() == [[[3.0, 1.0]]]
+    shards = [layer.reduce(x[:, i : i + 1], m[:, i : i + 1]) for i in (1, 3, 2, 0)]
+    assert torch.equal(layer.finish(shards[0].merge(shards[1]).merge(shards[2]).merge(shards[3])), whole)
     (grad,) = torch.autograd.grad(whole.sum(), x)
-    assert grad.isfinite().all()
+    assert relative_error(grad[0], torch.tensor([2, 0, 1, 0]).double()[:, None].expand(-1, 2) / 3) < 1e-15
 
 
-def test_residuals_are_clean_paths():
-    """With the last maps of its blocks at 0, an encoder hands on its embedding, whatever the norms are."""
-    encoder = shaken(encoders.build("ust", **SIZES, norm="set"))
-    for layer in encoder.layers[:-1]:
-        for last in ("spread", "ffn"):
-            part = getattr(layer, last, None)
-            if part is not None:
-                linear = part.output if last == "spread" else part[2]
-                linear.weight.data.zero_()
-                linear.bias.data.zero_()
-    batch = SetBatch(torch.randn(2, 9, 3, dtype=DOUBLE))
-    expected = [oracle.set_norm(encoder.layers[-1].affine, x) for x in encoder.embed(batch.elements)]
-    assert relative_error(encoder(batch).elements, torch.stack(expected)) < 1e-13
-
-
-def test_attribution_through_set_norms():
-    encoder = shaken(encoders.build("ust", **SIZES, norm="set", activation="gelu"))
-    batch = SetBatch(torch.randn(2, 9, 3, dtype=DOUBLE), torch.randint(1, 3, (2, 9)))
-    whole, parts = (explain.attribute_layers(encoder, batch, steps=9, **o) for o in ({}, {"shard_size": 4}))
-    assert [layer.layer for layer in whole] == ["layers.1", "layers.4", "pool"]
-    for a, b in zip(whole, parts, strict=True):
-        assert relative_error(b.scores, a.scores) < 1e-12
-    gaps = (explain.completeness(layers) for layers in (whole, explain.attribute_layers(encoder, batch, steps=36)))
-    coarse, fine = gaps  # of a sum over a smooth path: in proportion to the length of a step
-    assert (fine < coarse / 3).all()
-
-
-@pytest.mark.parametrize("name", ["ust", "set-transformer-isab"])
-def test_contextualize(name):
-    encoder = shaken(encoders.build(name, **SIZES, norm="set", class_token=True))
-    batch = SetBatch(torch.randn(2, 9, 3, dtype=DOUBLE))
-    out = encoder(batch, shard_size=4)
-    assert relative_error(encoder.contextualize(batch, out.contexts), out.elements) < 1e-12
-    testing.assert_permutation_equivariant(encoder, batch)
-
-
-def test_where_there_is_none():
-    for name in ("set-transformer-sab", "strxl", "umbc", "flare", "transolver"):
-        with pytest.raises(ValueError, match="norm must be 'pre' or 'post', got 'set'"):
-            encoders.build(name, **SIZES, norm="set")
-    with pytest.raises(ValueError, match="norm must be 'none' or 'set', got 'layer'"):
-        encoders.build("deep-sets", **SIZES, norm="layer")
-    with pytest.raises(ValueError, match="variant must be 'universal' with norm='set', got 'author'"):
-        encoders.build("ust", **SIZES, norm="set", variant="author")
+def test_weights_of_sigmoids_do_not_depend_on_each_other():
+    """What points make of two sets together is the sum of what they make of each: no softmax does that."""
+    layer, x = InducedSetAttentionBlock(8, 2, 3).double(), torch.randn(2, 17, 8, dtype=DOUBLE)
+    for additive in (False, True):
+        if additive:
+            layer.gather.__class__ = SigmoidAttentionBlock
+        first, second, both = (layer.reduce(part).finish() for part in (x[:, :6], x[:, 6:], x))
+        assert (relative_error(first + second, both) < 1e-13) == additive

@@ -128,54 +128,6 @@ class AttentionState(State):
         return self.sums[0]
 
 
-@dataclass(frozen=True)
-class SigmoidState(State):
-    """What a query knows of the keys seen so far where weights are sigmoids of the scores: sum of m sigmoid(s) v.
-
-    The weight of a key does not depend on the other keys, so the state is one sum, (..., q, d_v), without a peak.
-
-    >>> q, k, v = torch.randn(3, 5), torch.randn(7, 5), torch.randn(7, 2)
-    >>> state = SigmoidState.of(q, k[:4], v[:4]).merge(SigmoidState.of(q, k[4:], v[4:]))
-    >>> torch.allclose(state.finish().float(), (q @ k.mT / 5**0.5).sigmoid() @ v, atol=1e-6)
-    True
-    """
-
-    @classmethod
-    def of(
-        cls,
-        query: Float[Tensor, "*#batch q d"],
-        key: Float[Tensor, "*#batch n d"],
-        value: Float[Tensor, "*#batch n d_v"],
-        multiplicity: Shaped[Tensor, "*#batch n"] | None = None,
-        scale: float | None = None,
-    ) -> SigmoidState:
-        """The state of these keys alone."""
-        return cls(None, (cls.weights(query, key, multiplicity, scale) @ value,))
-
-    @staticmethod
-    def weights(
-        query: Float[Tensor, "*#batch q d"],
-        key: Float[Tensor, "*#batch n d"],
-        multiplicity: Shaped[Tensor, "*#batch n"] | None = None,
-        scale: float | None = None,
-    ) -> Float[Tensor, "*batch q n"]:
-        """Sigmoids of the scores, times multiplicities."""
-        weights = ((query * (query.shape[-1] ** -0.5 if scale is None else scale)) @ key.mT).sigmoid()
-        return weights if multiplicity is None else weights * multiplicity.to(weights.dtype)[..., None, :]
-
-    def finish(self) -> Float[Tensor, "*batch q d_v"]:
-        """The attention output: the weighted sum of the values."""
-        return self.sums[0]
-
-    @property
-    def normaliser(self) -> Float[Tensor, "*batch q 1"]:
-        """1: the weights are not normalised."""
-        return torch.ones_like(self.sums[0][..., :1])
-
-
-Attended = AttentionState | SigmoidState
-
-
 def log_multiplicity(multiplicity: Shaped[Tensor, ...], dtype: torch.dtype) -> Float[Tensor, ...]:
     """Log m with log 0 = -inf, and gradient 1/m where m > 0 and 0 (not NaN) where m = 0."""
     present = multiplicity > 0

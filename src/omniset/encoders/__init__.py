@@ -7,33 +7,34 @@ from typing import Any
 
 from torch import nn
 
-from omniset.encoders.abmil import ABMIL
 from omniset.encoders.author import from_author
 from omniset.encoders.base import AttentionEncoder, Encoder
-from omniset.encoders.deep_sets import DeepSets
-from omniset.encoders.dsmil import DSMIL
 from omniset.encoders.embedding import RowWise
-from omniset.encoders.fspool import FSPool
-from omniset.encoders.mixing import FLARE, Transolver
-from omniset.encoders.set_transformer import SetTransformer, UniversalSetTransformer
-from omniset.encoders.sse import HierarchicalSlotSetEncoder
+from omniset.encoders.pooling import ABMIL, DeepSets, FSPool
+from omniset.encoders.set_transformer import FLARE, SetTransformer, UniversalSetTransformer
+from omniset.encoders.slots import UMBC, HierarchicalSlotSetEncoder
 from omniset.encoders.strxl import SetTransformerXL
-from omniset.encoders.umbc import UMBC
 from omniset.layers.universal import attention_block
 
 ENCODERS: dict[str, type[Encoder]] = {
     "abmil": ABMIL,
     "deep-sets": DeepSets,
-    "dsmil": DSMIL,
     "flare": FLARE,
     "fspool": FSPool,
     "set-transformer-sab": SetTransformer,
     "set-transformer-isab": UniversalSetTransformer,
     "sse": HierarchicalSlotSetEncoder,
     "strxl": SetTransformerXL,
-    "transolver": Transolver,
     "umbc": UMBC,
     "ust": UniversalSetTransformer,
+}
+
+# Why each is here: the comparison of the paper, a file that users have, or a result (tests/test_encoders.py).
+REASONS = {
+    **dict.fromkeys(("deep-sets", "fspool", "sse", "strxl", "umbc", "ust"), "paper"),
+    **dict.fromkeys(("set-transformer-isab", "set-transformer-sab"), "paper"),
+    "abmil": "files: bags of features, as programs for slides write them",
+    "flare": "results/studies/point-shapes/flare.json",
 }
 
 # Every encoder can be built with these; one that has no use for an argument ignores it.
@@ -41,6 +42,7 @@ COMMON = {
     *("input_dim", "dim", "depth", "num_heads", "num_inducing", "num_outputs"),
     *("input_layers", "class_token", "decoder_depth", "dropout", "ffn_dim", "norm"),
 }
+NORMS = ("pre", "post", "none")
 
 
 def build(name: str, *, embed: nn.Module | None = None, **arguments: Any) -> Encoder:
@@ -74,8 +76,8 @@ def build(name: str, *, embed: nn.Module | None = None, **arguments: Any) -> Enc
         raise TypeError(f"encoder {name!r} does not take {', '.join(unknown)}; it takes {', '.join(sorted(known))}")
     if missing := [argument for argument in _required(ENCODERS[name]) if argument not in arguments]:
         raise TypeError(f"encoder {name!r} needs {', '.join(missing)}")
-    if arguments.get("norm") == "set" and "norm" not in known:
-        raise ValueError(f"norm='set' is of 'ust', 'set-transformer-isab' and 'deep-sets': {name!r} has none")
+    if (norm := arguments.get("norm", "pre")) not in NORMS:  # also of one that ignores it
+        raise ValueError(f"norm must be one of {NORMS}, got {norm!r}")
     if embed is not None:
         arguments.pop("input_layers", None)
     encoder = ENCODERS[name](**{k: v for k, v in arguments.items() if k in known})
@@ -107,7 +109,6 @@ def _known(encoder: type[Encoder]) -> set[str]:
 __all__ = [
     "ABMIL",
     "COMMON",
-    "DSMIL",
     "ENCODERS",
     "FLARE",
     "UMBC",
@@ -119,7 +120,6 @@ __all__ = [
     "RowWise",
     "SetTransformer",
     "SetTransformerXL",
-    "Transolver",
     "UniversalSetTransformer",
     "build",
     "from_author",

@@ -34,7 +34,7 @@ NAMES = {
     r"\.norm_elements\.": ".pre_norm_y.",
 }
 
-OPTIONS = {"activation", "attention", "dropout", "hidden_dropout", "scale"}  # what no weight tells, beside num_heads
+OPTIONS = {"activation", "dropout", "hidden_dropout", "scale"}  # what no weight tells, beside num_heads
 
 
 def from_author(
@@ -58,9 +58,9 @@ def from_author(
         input_dim: Features of an element that `embed` takes. None: the width.
         embed: Turns elements into features, in place of a preprocessor: `omniset.encoders.build`. None: elements are
             features already.
-        **options: dropout, hidden_dropout, activation, attention and scale, where they are not those of
-            `variant="author"`. No weight tells them: a model with the package's
-            ScaledDotProductSigmoidSetAttention needs attention="sigmoid".
+        **options: dropout, hidden_dropout, activation and scale, where they are not those of
+            `variant="author"`. No weight tells them; nor does one tell a model that has the package's
+            ScaledDotProductSigmoidSetAttention, which there is no encoder for here.
 
     Raises:
         TypeError: A state_dict that is no mapping; an option that the weights decide, or an unknown one.

@@ -15,7 +15,6 @@ from omniset.encoders.embedding import RowWise
 from omniset.engine import EncoderOutput, contextualize, execute
 from omniset.engine.stack import Stack
 from omniset.layers.base import SetLayer
-from omniset.layers.set_norm import SetNorm, pool_without_norms
 from omniset.layers.set_transformer import PointsInit, PoolingByMultiheadAttention, SetAttentionBlock
 from omniset.layers.universal import Scale
 
@@ -118,17 +117,14 @@ class AttentionEncoder(Encoder):
         points_init: How inducing points and seeds start, as in InducedSetAttentionBlock.
         element_ffn_dim: As in PoolingByMultiheadAttention.
         scale: As in MultisetAttentionBlock, of all that see the set: set layers and PMA.
-        **options: ffn_dim, norm, dropout, hidden_dropout, activation, init and attention, as in MultisetAttentionBlock,
-            and variant. norm="set", where an encoder has it: set norms in place of layer norms (`SetNorm`).
+        **options: ffn_dim, norm, dropout, hidden_dropout, activation, init, as in MultisetAttentionBlock, and variant.
 
     Attributes:
         only_of_layers: Options that the pool and the decoder have not.
-        has_set_norm: Whether there are layers for norm="set".
     """
 
     cross_attention = self_attention = True
     only_of_layers: tuple[str, ...] = ("num_inducing",)
-    has_set_norm = False
 
     def __init__(
         self,
@@ -148,29 +144,18 @@ class AttentionEncoder(Encoder):
     ) -> None:
         super().__init__(input_dim, dim, num_outputs)
         check_sizes(0, depth=depth, input_layers=input_layers, decoder_depth=decoder_depth)
-        set_norm = options.get("norm") == "set" and self.has_set_norm
         self.embed = linear_layers(input_dim, dim, input_layers)
         of_layers = options | {"scale": scale} | ({"points_init": points_init} if options.get("num_inducing") else {})
         options = {name: value for name, value in options.items() if name not in self.only_of_layers}
-        if set_norm:
-            del of_layers["norm"], options["norm"]
-            blocks = [self.normed_layers(dim, num_heads, of_layers) for _ in range(depth)]
-            self.layers = nn.ModuleList([*(layer for block in blocks for layer in block), SetNorm(dim)])
-        else:
-            self.layers = nn.ModuleList(self.set_layer(dim, num_heads, of_layers) for _ in range(depth))
+        self.layers = nn.ModuleList(self.set_layer(dim, num_heads, of_layers) for _ in range(depth))
         if class_token:
             self.class_tokens = nn.Parameter(torch.randn(1, num_outputs, dim) * 0.02)
         else:
             of_pool = {"points_init": points_init, "element_ffn_dim": element_ffn_dim, "scale": scale} | options
-            pool = pool_without_norms if set_norm else PoolingByMultiheadAttention
-            self.pool = pool(dim, num_heads, num_outputs, **of_pool)
+            self.pool = PoolingByMultiheadAttention(dim, num_heads, num_outputs, **of_pool)
         self.decoder = nn.Sequential(*(SetAttentionBlock(dim, num_heads, **options) for _ in range(decoder_depth)))
 
     def set_layer(self, dim: int, num_heads: int, options: dict[str, Any]) -> SetLayer:
-        raise NotImplementedError
-
-    def normed_layers(self, dim: int, num_heads: int, options: dict[str, Any]) -> list[SetLayer]:
-        """What stands for a set layer with norm="set"."""
         raise NotImplementedError
 
 

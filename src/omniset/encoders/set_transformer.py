@@ -1,12 +1,11 @@
-"""Set transformers: with full self-attention, and with induced attention (which, run in shards, is the UST)."""
+"""Set transformers: with full self-attention, with induced attention (which, run in shards, is the UST), and FLARE."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from omniset.encoders.base import AttentionEncoder
-from omniset.layers import InducedSetAttentionBlock, SetAttentionBlock, SetLayer
-from omniset.layers.set_norm import set_transformer_block
+from omniset.layers import InducedSetAttentionBlock, LatentRouting, SetAttentionBlock, SetLayer
 
 
 class SetTransformer(AttentionEncoder):
@@ -22,13 +21,7 @@ class UniversalSetTransformer(AttentionEncoder):
 
     On whole sets it is the Set Transformer with ISABs, and so it is here: one architecture under two names, which
     differ only in how the literature runs them on shards (merged, or independently).
-
-    With norm="set" it is Set Transformer++ (Zhang et al., "Set Norm and Equivariant Skip Connections: Putting the Deep
-    in Deep Sets", 2022): set norms before attention and FFN, and clean residuals. `layers` then has three for each of
-    `depth`, and a last set norm, whose outputs are the elements' and are what PMA reads, without a norm of its own.
     """
-
-    has_set_norm = True
 
     def __init__(self, *, num_inducing: int, **arguments: Any) -> None:
         super().__init__(num_inducing=num_inducing, **arguments)
@@ -36,8 +29,27 @@ class UniversalSetTransformer(AttentionEncoder):
     def set_layer(self, dim: int, num_heads: int, options: dict[str, Any]) -> SetLayer:
         return InducedSetAttentionBlock(dim, num_heads, **options)
 
-    def normed_layers(self, dim: int, num_heads: int, options: dict[str, Any]) -> list[SetLayer]:
-        variant = options.pop("variant", "universal")
-        if variant != "universal":
-            raise ValueError(f"variant must be 'universal' with norm='set', got {variant!r}")
-        return set_transformer_block(dim, num_heads, **options)
+
+class FLARE(AttentionEncoder):
+    """FLARE's blocks (Puri et al., "FLARE: Fast Low-rank Attention Routing Engine", 2025) and PMA, O(n k).
+
+    The paper has outputs of elements alone; here PMA, or class tokens, make a summary of them.
+
+    Args:
+        num_inducing: Latent queries of each head and layer.
+        hidden_layers: As in LatentRouting.
+        activation: Likewise, and so ffn_dim and dropout.
+        **arguments: As in AttentionEncoder; options that LatentRouting has not are of PMA and the SABs on the summary.
+    """
+
+    only_of_layers = ("num_inducing", "hidden_layers")
+
+    def __init__(
+        self, *, num_inducing: int, hidden_layers: int = 3, activation: str = "gelu", **arguments: Any
+    ) -> None:
+        super().__init__(num_inducing=num_inducing, hidden_layers=hidden_layers, activation=activation, **arguments)
+
+    def set_layer(self, dim: int, num_heads: int, options: dict[str, Any]) -> SetLayer:
+        names = ("ffn_dim", "dropout", "activation", "hidden_layers")
+        taken = {name: options[name] for name in names if options.get(name) is not None}
+        return LatentRouting(dim, num_heads, options["num_inducing"], **taken)

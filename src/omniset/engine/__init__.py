@@ -131,6 +131,11 @@ def _check_for_group(encoder: Stack, shards: str, gradient: str) -> None:
     for name, value, only in (("shards", shards, "merged"), ("gradient", gradient, "exact")):
         if value != only:
             raise ValueError(f"process_group= takes {name}={only!r} only, got {value!r}")
+    if any(layer.keeps_elements for layer in encoder.layers):
+        raise ValueError(
+            f"process_group= merges small states, and full self-attention ({type(encoder).__name__}) keeps all "
+            "elements: encode the set in one process, or take induced attention, as encoder 'ust' has it"
+        )
     if not encoder.mini_batch_consistent:
         raise ValueError(f"process_group= needs a mini-batch consistent encoder, and {type(encoder).__name__} is not")
     check_replicated(encoder)

@@ -17,9 +17,8 @@ from omniset.engine.exact import Run
 from omniset.engine.group import OneProcess, Processes
 from omniset.engine.shards import RecomputedShards, StoredShards
 from omniset.engine.stack import Stack
-from omniset.engine.stages import Stage, parameters_of, stages_of
+from omniset.engine.stages import JoinedByTokens, Stage, parameters_of, stages_of
 from omniset.engine.stores import Store
-from omniset.engine.tokens import JoinedByTokens
 
 
 class Encoding:

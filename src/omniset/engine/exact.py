@@ -25,12 +25,11 @@ d(state_t) and d(x_{t-1}[i]) are parts, to be added (+=): d(context_{t-1}) over 
 d(theta) over both. After the last shard d(context_{t-1}) is complete, and stage t - 1 follows. No graph ever spans two
 shards; the inputs of the layers wait in a store, or are computed again.
 
-This file is these lines. What surrounds them has a file each: `stages` (map, reduce and finish of a stage), `shards`
-(where x and d(x) wait between the stages, or are computed again), `noise` (dropout and random slots, the same whenever
-they are computed), `tokens` (class tokens), `self_attention` (full self-attention, which has no small state), `group`
-and `shares` (sets spread over processes), `ragged` (batches of sets of very different sizes), `approximate` (gradients
-that are not exact). `encoding` puts them together for one encoder and one source, and shows autograd the whole as one
-function.
+This file is these lines. What surrounds them has a file each: `stages` (map, reduce and finish of a stage; class
+tokens), `shards` (where x and d(x) wait between the stages, or are computed again), `noise` (dropout and random slots,
+the same whenever they are computed), `self_attention` (full self-attention, which has no small state), `group` (sets
+spread over processes), `ragged` (batches of sets of very different sizes), `approximate` (gradients that are not
+exact). `encoding` puts them together for one encoder and one source, and shows autograd the whole as one function.
 """
 
 from __future__ import annotations
@@ -47,7 +46,6 @@ from omniset.core.states import State, wide
 from omniset.engine.group import OneProcess
 from omniset.engine.self_attention import AllElements
 from omniset.engine.shards import RecomputedShards
-from omniset.engine.shares import Shares
 from omniset.engine.stages import Stage, parameters_of
 
 
@@ -57,7 +55,6 @@ class Run:
     Attributes:
         states: state_t. None before full self-attention, and of the last stage if class tokens make the summary.
         contexts: contexts[t] is made by stage t and read by stage t + 1; contexts[-1] is None.
-        shares: What full self-attention after stage t reads, where sets are spread over processes.
         size: Total multiplicity of each set, (sets,), if a layer needs it.
     """
 
@@ -67,7 +64,6 @@ class Run:
         self.stages, self.shards, self.group = stages, shards, group
         self.states: list[State | None] = []
         self.contexts: dict[int, Any] = {-1: None}
-        self.shares: dict[int, Shares] = {}
 
     @cached_property
     def parameters(self) -> list[Tensor]:
@@ -88,14 +84,10 @@ class Run:
                 self.shards.put_output(t, i, x_t, m)
             state = None if state is None else self.group.merge(state)  # with those of other processes
             self.states.append(state)
-            self.contexts[t] = self._all_elements(t) if stage.keeps_elements else stage.finish(state)  # finish
-
-    def _all_elements(self, t: int) -> AllElements:
-        own = replace(self.shards.all_outputs(t), size=self.size)
-        if self.group.size == 1:
-            return own
-        self.shares[t] = Shares(self.group, own)
-        return replace(own, read=self.shares[t].read)
+            if stage.keeps_elements:
+                self.contexts[t] = replace(self.shards.all_outputs(t), size=self.size)
+            else:
+                self.contexts[t] = stage.finish(state)  # finish
 
     def backward(self, d_contexts: Iterable[Tensor | None]) -> dict[int, Tensor]:
         """Gradients of the parameters by their ids; those of the source are left in `shards`.
@@ -167,18 +159,11 @@ class Run:
             if d_context is not None:
                 self.d_contexts[t - 1] = _add_wide(self.d_contexts[t - 1], d_context)
             self._add(parameters, d_parameters)
-        if isinstance(context, AllElements) and context.settle is not None:
-            context.settle()
 
     def _context_leaf(self, t: int, size: Tensor | None) -> Any:
         context = self.contexts[t]
         if isinstance(context, AllElements):
-            put = partial(self.shards.add_output_gradient, t)
-            if t not in self.shares:
-                return replace(context, add_gradient=put, size=size)
-            shares = self.shares[t]
-            add, settle = partial(shares.add_gradient, put), partial(shares.settle, put)
-            return replace(context, add_gradient=add, settle=settle, size=size)
+            return replace(context, add_gradient=partial(self.shards.add_output_gradient, t), size=size)
         return None if context is None else _leaf(context)
 
     def _hold_size(self, size: Tensor) -> None:

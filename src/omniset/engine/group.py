@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from omniset.core.states import S, wide
@@ -36,10 +35,6 @@ class OneProcess:
     def sum(self, tensors: Sequence[Tensor | None], like: Sequence[Tensor]) -> Sequence[Tensor | None]:
         """Sums over the processes, in the shapes and dtypes of `like`; None where no process has a tensor."""
         return tensors
-
-    def gather(self, x: Tensor) -> list[Tensor]:
-        """The tensors (sets, entries, width) of all processes, which differ in their entries only."""
-        return [x]
 
     def total(self, x: Tensor) -> Tensor:
         """Sum over the processes of what each of them has."""
@@ -122,19 +117,6 @@ class Processes(OneProcess):
             part.view(o.shape).to(o.dtype) if count else None
             for part, o, count in zip(parts, like, present.tolist(), strict=True)
         ]
-
-    def gather(self, x: Tensor) -> list[Tensor]:
-        mine = torch.tensor([x.shape[1]], device=self._device)
-        numbers = [torch.empty_like(mine) for _ in range(self.size)]
-        with _together():
-            dist.all_gather(numbers, mine, group=self._group)
-        lengths = [int(number) for number in numbers]
-        # Backends gather tensors of one shape.
-        padded = F.pad(x.detach().to(self._device), (0, 0, 0, max(lengths) - x.shape[1])).contiguous()
-        shares = [torch.empty_like(padded) for _ in range(self.size)]
-        with _together():
-            dist.all_gather(shares, padded, group=self._group)
-        return [share[:, :length].to(x.device) for share, length in zip(shares, lengths, strict=True)]
 
     def _all_reduce(self, x: Tensor, operation: Any) -> Tensor:
         total = x.detach().to(self._device, copy=True).contiguous()

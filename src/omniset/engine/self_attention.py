@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 from omniset.engine.noise import random_state, resumed
 
 if TYPE_CHECKING:
-    from omniset.core.attention import Attended
+    from omniset.core.attention import AttentionState
     from omniset.layers.universal import AttentionBlock
 
 Read = Callable[[], Iterator[tuple[int, Tensor, Tensor]]]
@@ -32,7 +32,6 @@ class AllElements:
         read: Yields number, elements and multiplicities of each shard.
         live: Whether gradients flow through a shard.
         add_gradient: Where, if it is given, the exact gradients of elements and multiplicities of a shard go.
-        settle: What completes the gradients that `add_gradient` took, in a group of processes.
         whole: There is one shard, under plain autograd.
         once: All its elements are there, once each, so that no mask is needed. False: or it is not known.
         size: Total multiplicity of each set, (sets,), for a block that scales by it.
@@ -41,7 +40,6 @@ class AllElements:
     read: Read
     live: Callable[[int], bool] = lambda i: True
     add_gradient: AddGradient | None = None
-    settle: Callable[[], None] | None = None
     whole: bool = False
     once: bool = False
     size: Tensor | None = None
@@ -53,7 +51,7 @@ class AllElements:
             return block(queries, elements, None if self.once else multiplicity)
         return block.finish(queries, self.attend(block, queries))
 
-    def attend(self, block: AttentionBlock, queries: Tensor) -> Attended:
+    def attend(self, block: AttentionBlock, queries: Tensor) -> AttentionState:
         """The state of `queries` having attended to all elements."""
         if self.add_gradient is None:
             return self._merge_all(block, queries)
@@ -63,7 +61,7 @@ class AllElements:
         sums = _ExactAttend.apply(self, block, state, noise, queries, self.size, *block.parameters())
         return type(state)(state.peak, tuple(sums))
 
-    def _merge_all(self, block: AttentionBlock, queries: Tensor) -> Attended:
+    def _merge_all(self, block: AttentionBlock, queries: Tensor) -> AttentionState:
         state: Any = None
         for i, elements, multiplicity in self.read():
             with torch.set_grad_enabled(torch.is_grad_enabled() and self.live(i)):
@@ -87,7 +85,7 @@ class _ExactAttend(torch.autograd.Function):
         ctx: Any,
         keys: AllElements,
         block: AttentionBlock,
-        state: Attended,
+        state: AttentionState,
         noise,
         queries: Tensor,
         size: Tensor | None,

@@ -17,9 +17,8 @@ from omniset.core.sets import SetBatch
 from omniset.core.states import wide
 from omniset.engine.self_attention import AllElements
 from omniset.engine.stack import Stack
-from omniset.engine.stages import Stage
+from omniset.engine.stages import Stage, prepend_ones
 from omniset.engine.stores import GraphStore, Store
-from omniset.engine.tokens import prepend_ones
 from omniset.kernels.private import plain_only
 
 Shard = tuple[int, Tensor, Tensor]

@@ -41,8 +41,7 @@ class SetOptions(Computing):
         "auto: simple methods on pooled features and on distances between sets, deep sets and ust beside each other, "
         "weighted by what each says of sets left out. Or one of its simple methods alone: prior, mean-forest (of "
         "survival mean-linear), pooled-linear, pooled-forest, pooled-boosting or dissimilarity-linear. Or one network: "
-        "ust, set-transformer-isab, set-transformer-sab, flare, transolver, deep-sets, abmil, dsmil, umbc, sse, fspool "
-        "or strxl.",
+        "ust, set-transformer-isab, set-transformer-sab, flare, deep-sets, abmil, umbc, sse, fspool or strxl.",
         choices=methods,
     )
     folds: int | None = option(

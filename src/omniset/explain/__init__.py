@@ -7,9 +7,8 @@ attention layer with normalised weights A and prediction F,
 
 one layer scaled at a time. What multiplies A multiplies the averages A V, so that the gradient is that of the averages
 (omniset.layers.probes), and elements are scored in one more forward: in shards as well as whole. For induced attention
-A is the first one, inducing points on elements (of FLARE: latent queries on elements; of Transolver: the parts of
-elements in slices, divided by their sum); for a Slot Set Encoder it is that of its slots. DSMIL has two: that of
-its second stream, and its choice of critical instances, whose A is 1 (shared by ties) where they are and 0 elsewhere.
+A is the first one, inducing points on elements (of FLARE: latent queries on elements); for a Slot Set Encoder it is
+that of its slots.
 
 As weights have sum 1, what the values V of a set share reaches the average whatever is attended to; attribution shares
 it out by attention all the same. With baseline="equal" the way starts at equal attention in place of none, at the mean
@@ -31,14 +30,14 @@ from torch import Tensor, nn
 
 from omniset.core.sets import SetBatch
 from omniset.encoders.base import Encoder
-from omniset.layers.instances import CriticalInstances, InstanceAttention
-from omniset.layers.mixing import MixingLayer
+from omniset.layers.flare import LatentRouting
+from omniset.layers.pooling import GatedAttentionPooling
 from omniset.layers.probes import Probe
 from omniset.layers.set_transformer import InducedLayer, SetAttentionBlock
 from omniset.layers.slots import SlotSetEncoder
 from omniset.layers.universal import AttentionBlock
 
-Block = AttentionBlock | SlotSetEncoder | InstanceAttention | CriticalInstances | MixingLayer
+Block = AttentionBlock | SlotSetEncoder | GatedAttentionPooling | LatentRouting
 Source = SetBatch | Iterable[SetBatch]
 Per = Literal["element", "copy"]
 Baseline = Literal["zero", "equal"]
@@ -90,8 +89,7 @@ def attribute(
 
     Raises:
         ValueError: A model without attention over the set, such as Deep Sets; steps < 1; a target out of range;
-            independent shards, each of which would be explained by itself; an unknown `per` or baseline; "equal" of
-            attention='sigmoid', whose weights have no sum 1.
+            independent shards, each of which would be explained by itself; an unknown `per` or baseline.
     """
     layers = attribute_layers(model, batch, target, steps, baseline=baseline, **options)
     return _scaled(combine(layers), batch, per)
@@ -99,11 +97,9 @@ def attribute(
 
 def attention(model: Any, batch: Source, *, per: Per = "element", **options: Any) -> Float[Tensor, "sets elements"]:
     """How much attention each element gets, from 0 to 1 (the set's most attended one): normalised weights, summed over
-    heads, queries and layers, without DSMIL's choice of critical instances, beside which its attention would not be
-    seen. It knows of no prediction; to compare `attribute` with. Arguments and errors: attribute.
+    heads, queries and layers. It knows of no prediction; to compare `attribute` with. Arguments and errors: attribute.
     """
     network, blocks = _explained(model, options)
-    blocks = {name: block for name, block in blocks.items() if not isinstance(block, CriticalInstances)}
     with _probes(network, blocks) as probes:
         _watch(network, batch, options, probes)
         _score_elements(network, batch, options, [(probe, None) for probe in probes])
@@ -127,8 +123,6 @@ def attribute_layers(
         raise ValueError(f"baseline must be 'zero' or 'equal', got {baseline!r}")
     network, blocks = _explained(model, options)
     equal = baseline == "equal"
-    if equal and any(getattr(block, "attention", "") == "sigmoid" for block in blocks.values()):
-        raise ValueError("baseline='equal' (method='contrast') is of weights with sum 1, and attention is 'sigmoid'")
     with _probes(network, blocks, equal) as probes:
         out = _watch(network, batch, options, probes)
         chosen = _choose(out, target)
@@ -248,7 +242,7 @@ def _set_attention(model: nn.Module) -> dict[str, Block]:
     parts = [part for e in model.modules() if isinstance(e, Encoder) for part in (e.embed, e.decoder)]
     others = {m for part in parts for m in part.modules()}
     layers = {n: m for n, m in model.named_modules() if m not in others}
-    kinds = SetAttentionBlock | InducedLayer | SlotSetEncoder | InstanceAttention | CriticalInstances | MixingLayer
+    kinds = SetAttentionBlock | InducedLayer | SlotSetEncoder | GatedAttentionPooling | LatentRouting
     return {n: m.set_attention for n, m in layers.items() if isinstance(m, kinds)}
 
 

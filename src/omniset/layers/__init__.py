@@ -1,19 +1,13 @@
 """Set layers as plain PyTorch modules, each a reduce and a map."""
 
 from omniset.layers.base import SetLayer
-from omniset.layers.deep_sets import SetPooling
 from omniset.layers.flare import LatentRouting
-from omniset.layers.fspool import FeaturewiseSortPooling
-from omniset.layers.instances import CriticalAttention, CriticalInstances, GatedAttentionPooling
-from omniset.layers.set_norm import SetNorm
+from omniset.layers.pooling import FeaturewiseSortPooling, GatedAttentionPooling, SetPooling
 from omniset.layers.set_transformer import InducedSetAttentionBlock, PoolingByMultiheadAttention, SetAttentionBlock
-from omniset.layers.slices import SliceAttention
 from omniset.layers.slots import SlotSetEncoder
 from omniset.layers.universal import LeeAttentionBlock, MultisetAttentionBlock
 
 __all__ = [
-    "CriticalAttention",
-    "CriticalInstances",
     "FeaturewiseSortPooling",
     "GatedAttentionPooling",
     "InducedSetAttentionBlock",
@@ -23,8 +17,6 @@ __all__ = [
     "PoolingByMultiheadAttention",
     "SetAttentionBlock",
     "SetLayer",
-    "SetNorm",
     "SetPooling",
-    "SliceAttention",
     "SlotSetEncoder",
 ]

@@ -1,4 +1,4 @@
-"""FLARE (Puri et al., "FLARE: Fast Low-rank Attention Routing Engine", 2025) over multisets."""
+"""FLARE (Puri et al., "FLARE: Fast Low-rank Attention Routing Engine", 2025) over multisets, in plain PyTorch."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from torch import Tensor, nn
 
 from omniset.core.attention import AttentionState
 from omniset.core.checks import check_probabilities, check_sizes
-from omniset.kernels.fused import fused_attention
-from omniset.layers.base import activation_layer
-from omniset.layers.mixing import MixingLayer
+from omniset.layers.base import SetLayer, activation_layer
+from omniset.layers.probes import Probe
 
 
 class ResidualMLP(nn.Module):
@@ -36,30 +35,30 @@ class ResidualMLP(nn.Module):
         return h + self.last(h) if self.residual else self.last(h)
 
 
-class LatentRouting(MixingLayer):
+class LatentRouting(SetLayer):
     """FLARE's block: of each head, k latent queries attend to the elements, and elements to the latent queries.
 
     With keys K and values V of a head, both residual MLPs of LN(x), and its latent queries L (k, D / H):
 
         reduce:  Z = softmax(L K^T + log m) V        over the elements: the state of multiset attention
-        mix:     Y = softmax(K L^T) Z                over the k latent queries, for each element by itself
+        map:     Y = softmax(K L^T) Z                over the k latent queries, for each element by itself
+                 h = x + W_o Y;  out = h + FFN(LN(h))
 
-    The scores of both are each other's transpose, and are not scaled. An empty set has Z = 0. What surrounds it is as
-    in `MixingLayer`, the FFN a residual MLP too. Latent queries start from N(0, 0.1^2), Linear layers as PyTorch's own
-    (the paper's code: from N(0, 0.02^2)). Keys are computed twice, once in each pass over the set.
+    The scores of both are each other's transpose, and are not scaled. An empty set has Z = 0. The FFN is a residual MLP
+    too. Latent queries start from N(0, 0.1^2), Linear layers as PyTorch's own (the paper's code: from N(0, 0.02^2)).
+    Keys are computed twice, once in each pass over the set. The context is the Z of all heads, side by side.
 
     Args:
         dim: D, width of the elements; divisible by num_heads.
         num_heads: H.
         num_latents: k, >= 1; 64 to 2,048 in the paper.
         ffn_dim: Width of the FFN. None: dim. 0: no FFN.
-        norm: Layer normalization, "pre" or "post"; the paper has "pre".
         dropout: Of what was mixed and of the FFN's output, in training.
         activation: relu, gelu or silu.
         hidden_layers: Of each residual MLP, >= 0; the paper's code has 3.
 
     Raises:
-        ValueError: A size, norm or activation out of bounds.
+        ValueError: A size or activation out of bounds.
 
     >>> layer = LatentRouting(dim=8, num_heads=2, num_latents=3)
     >>> x = torch.randn(1, 3, 8)
@@ -68,34 +67,54 @@ class LatentRouting(MixingLayer):
     True
     """
 
+    probe: Probe | None
+    """Set by omniset.explain, for the time of an explanation."""
+
     def __init__(
         self,
         dim: int,
         num_heads: int,
         num_latents: int,
         ffn_dim: int | None = None,
-        norm: str = "pre",
         dropout: float = 0.0,
         activation: str = "gelu",
         hidden_layers: int = 3,
     ) -> None:
+        super().__init__()
         width = dim if ffn_dim is None else ffn_dim
-        check_sizes(num_latents=num_latents)
+        check_sizes(dim=dim, num_heads=num_heads, num_latents=num_latents)
         check_sizes(0, hidden_layers=hidden_layers, ffn_dim=width)
         check_probabilities(dropout=dropout)
+        if dim % num_heads:
+            raise ValueError(f"dim must be divisible by num_heads, got dim={dim} and num_heads={num_heads}")
+        self.num_heads = num_heads
         ffn = nn.Sequential(ResidualMLP(dim, width, hidden_layers, activation), nn.Dropout(dropout)) if width else None
-        super().__init__(dim, num_heads, ffn, norm, dropout)
+        self.output = nn.Linear(dim, dim)
+        self.dropout = nn.Dropout(dropout)
+        self.norm_mixing = nn.LayerNorm(dim)
+        self.norm_ffn = nn.LayerNorm(dim) if width else nn.Identity()
+        self.ffn = ffn
+        self.register_module("probe", None)
         self.latents = nn.Parameter(torch.randn(num_heads, num_latents, dim // num_heads) * 0.1)
         self.key, self.value = (ResidualMLP(dim, dim, hidden_layers, activation) for _ in range(2))
+
+    @property
+    def set_attention(self) -> LatentRouting:
+        return self
+
+    def forward(
+        self, elements: Float[Tensor, "sets elements dim"], multiplicity: Shaped[Tensor, "sets elements"] | None = None
+    ) -> Float[Tensor, "sets elements dim"]:
+        return self.map(elements, self.finish(self.reduce(elements, multiplicity)))
 
     def reduce(
         self,
         elements: Float[Tensor, "sets elements dim"],
-        multiplicity: Shaped[Tensor, "sets elements"],
+        multiplicity: Shaped[Tensor, "sets elements"] | None = None,
         peak: Float[Tensor, "sets heads k 1"] | None = None,
     ) -> AttentionState:
-        y, m = self.before(elements), multiplicity[:, None]
-        key, value = self.heads(self.key(y)), self.heads(self.value(y))
+        y, m = self.norm_mixing(elements), None if multiplicity is None else multiplicity[:, None]
+        key, value = self._heads(self.key(y)), self._heads(self.value(y))
         if self.probe is not None:
             self.probe.see(partial(self._measured, key, value, m), multiplicity)
         return AttentionState.of(self.latents, key, value, m, 1.0, peak=peak)
@@ -104,13 +123,18 @@ class LatentRouting(MixingLayer):
         average = state.finish()
         if self.probe is not None:
             average = self.probe(average, state.peak, state.normaliser)
-        return self.joined(average).to(self.latents.dtype)
+        return average.transpose(1, 2).flatten(2).to(self.latents.dtype)
 
-    def mix(
+    def map(
         self, elements: Float[Tensor, "sets elements dim"], context: Float[Tensor, "sets k dim"]
-    ) -> Float[Tensor, "sets heads elements d"]:
-        latents = self.latents.expand(len(elements), -1, -1, -1)
-        return fused_attention(self.heads(self.key(elements)), latents, self.heads(context), None, 1.0)
+    ) -> Float[Tensor, "sets elements dim"]:
+        scores = self.latents @ self._heads(self.key(self.norm_mixing(elements))).mT  # (B, H, k, N)
+        mixed = self._heads(context).mT @ scores.softmax(-2)  # (B, H, D / H, N)
+        h = elements + self.dropout(self.output(mixed.flatten(1, 2).mT))
+        return h if self.ffn is None else h + self.ffn(self.norm_ffn(h))
 
-    def _measured(self, key: Tensor, value: Tensor, m: Tensor, peak: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _heads(self, x: Float[Tensor, "sets rows dim"]) -> Float[Tensor, "sets heads rows d"]:
+        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+
+    def _measured(self, key: Tensor, value: Tensor, m: Tensor | None, peak: Tensor | None) -> tuple[Tensor, Tensor]:
         return AttentionState.exponentials(self.latents, key, m, 1.0, peak)[0], value

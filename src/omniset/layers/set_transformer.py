@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from omniset.core.attention import Attended
+from omniset.core.attention import AttentionState
 from omniset.core.checks import check_sizes
 from omniset.layers.base import SetLayer, feed_forward
 from omniset.layers.universal import AUTHORS_DROPOUT, AttentionBlock, Norm, Scale, Tabulated, attention_block
@@ -36,7 +36,7 @@ class SetAttentionBlock(SetLayer):
 
     Args:
         dim: As in MultisetAttentionBlock, and so num_heads, ffn_dim and norm.
-        **options: Likewise dropout, activation, init, hidden_dropout, scale and attention; and `variant`, "universal",
+        **options: Likewise dropout, activation, init, hidden_dropout and scale; and `variant`, "universal",
             "author" or "lee".
     """
 
@@ -85,10 +85,10 @@ class InducedLayer(SetLayer):
         multiplicity: Shaped[Tensor, "sets elements"] | None = None,
         peak: Tensor | None = None,
         size: Float[Tensor, " sets"] | None = None,
-    ) -> Attended:
+    ) -> AttentionState:
         return self.gather.reduce(self.points, self.prepare(elements), multiplicity, peak, size)
 
-    def finish(self, state: Attended) -> Float[Tensor, "sets k dim"]:  # type: ignore[override]
+    def finish(self, state: AttentionState) -> Float[Tensor, "sets k dim"]:  # type: ignore[override]
         return self.gather.finish(self.points, state)
 
     def tabulate(self, table: Float[Tensor, "rows dim"]) -> Tabulated:
@@ -115,7 +115,7 @@ class InducedSetAttentionBlock(InducedLayer):
         points_init: How the points are drawn: "xavier" uniform, or "normal", from N(0, 1). None: "normal" with
             variant="author", else "xavier".
         scale: As in MultisetAttentionBlock, of what the points see. The elements see k points, whatever the size.
-        **options: Likewise dropout, activation, init, hidden_dropout and attention; and `variant`, "universal",
+        **options: Likewise dropout, activation, init and hidden_dropout; and `variant`, "universal",
             "author" or "lee".
     """
 
@@ -156,7 +156,7 @@ class PoolingByMultiheadAttention(InducedLayer):
         points_init: How the seeds are drawn, as in InducedSetAttentionBlock.
         element_ffn_dim: Width of an FFN that each element passes before the seeds attend to it, without residual. 0:
             none. None: 4 dim with variant="author", else 0.
-        **options: Likewise dropout, activation, init, hidden_dropout, scale and attention; and `variant`, "universal",
+        **options: Likewise dropout, activation, init, hidden_dropout and scale; and `variant`, "universal",
             "author" or "lee".
     """
 

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from omniset.core.attention import Attended, AttentionState, SigmoidState
+from omniset.core.attention import AttentionState
 from omniset.core.checks import check_probabilities, check_sizes
 from omniset.core.states import wide
 from omniset.kernels import folded, whole
@@ -24,7 +24,6 @@ Variant = Literal["universal", "author", "lee", "lee-pre"]
 Norm = Literal["pre", "post", "none"]
 Start = Literal["xavier", "linear"]
 Scale = Literal["width", "size"]
-Attention = Literal["softmax", "sigmoid"]
 
 AUTHORS_DROPOUT = 0.1
 
@@ -48,7 +47,6 @@ class AttentionBlock(nn.Module):
     """
 
     scale: float
-    attention: Attention = "softmax"
     size_scale: nn.Parameter | None
     """(2, heads): b and s of each head, where scores are scaled by the size of the set."""
     probe: Probe | None
@@ -82,8 +80,7 @@ class AttentionBlock(nn.Module):
         form, parts = folded.form(self, queries, elements, multiplicity, others=at_once)
         if parts is not None and form == "spread":
             return folded.spread(parts, elements=queries, points=elements)
-        summed = self.attention == "sigmoid"  # which has no fused form
-        if parts is not None or self.probe is not None or learned or summed or not elements.shape[1]:
+        if parts is not None or self.probe is not None or learned or not elements.shape[1]:
             return self.finish(queries, self._reduce(parts, queries, elements, multiplicity, None))
         parts = self.foldable() if at_once else None
         if parts is not None:
@@ -100,7 +97,7 @@ class AttentionBlock(nn.Module):
         multiplicity: Shaped[Tensor, "sets elements"] | None = None,
         peak: Float[Tensor, "sets heads queries 1"] | None = None,
         size: Float[Tensor, " sets"] | None = None,
-    ) -> Attended:
+    ) -> AttentionState:
         """The state of these elements. `size` is the total multiplicity of the whole set, which a block with
         scale="size" has to know of a shard; None: these elements are the set.
         """
@@ -115,7 +112,7 @@ class AttentionBlock(nn.Module):
         multiplicity: Tensor | None,
         peak: Tensor | None,
         size: Tensor | None = None,
-    ) -> Attended:
+    ) -> AttentionState:
         size = self._size(elements, multiplicity) if size is None else size
         if self.probe is not None:
             self.probe.see(partial(self._measured, queries, elements, multiplicity, size), multiplicity)
@@ -123,11 +120,11 @@ class AttentionBlock(nn.Module):
             return folded.gather(parts, queries, elements, multiplicity, peak, self._factor(size))
         m = None if multiplicity is None else multiplicity[:, None]
         q, k, v = self._heads(queries, elements, size)
-        if self.attention == "sigmoid":
-            return SigmoidState.of(q, k, v, m, self.scale)
         return AttentionState.of(q, k, v, m, self.scale, peak=peak)
 
-    def finish(self, queries: Float[Tensor, "#sets queries dim"], state: Attended) -> Float[Tensor, "sets queries dim"]:
+    def finish(
+        self, queries: Float[Tensor, "#sets queries dim"], state: AttentionState
+    ) -> Float[Tensor, "sets queries dim"]:
         average = state.finish()
         if self.probe is not None:
             average = self.probe(average, state.peak, state.normaliser)
@@ -143,8 +140,6 @@ class AttentionBlock(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         q, k, v = self._heads(queries, elements, size)
         m = None if multiplicity is None else multiplicity[:, None]
-        if self.attention == "sigmoid":
-            return SigmoidState.weights(q, k, m, self.scale), v
         return AttentionState.exponentials(q, k, m, self.scale, peak)[0], v
 
     def tabulate(self, queries: Float[Tensor, "queries dim"], table: Float[Tensor, "rows dim"]) -> Tabulated:
@@ -154,12 +149,10 @@ class AttentionBlock(nn.Module):
         of many sets by one product; no key and no value of an element is computed more than once.
 
         Raises:
-            ValueError: The block has scale="size", or attention other than by softmax.
+            ValueError: The block has scale="size".
         """
         if self.size_scale is not None:
             raise ValueError("a block with scale='size' weighs a row by the set that it is in: there is no table of it")
-        if self.attention != "softmax":
-            raise ValueError(f"tables of rows are of attention='softmax', this block has {self.attention!r}")
         q, k, v = self._heads(queries[None], table[None], None)
         scores = (q * self.scale) @ k.mT  # (1, H, Q, rows)
         peak = scores.detach().amax(-1, True)
@@ -250,10 +243,6 @@ class MultisetAttentionBlock(AttentionBlock):
     grows; with c in proportion to log n it does not. b_h starts at 1 and s_h at 0: a new block is plain attention.
     Doubling all multiplicities then changes the result; with scale="width" it does not.
 
-    With attention="sigmoid" the heads have sums in place of averages, sum_j m_j sigmoid(s_j) v_j of the scores s_j, as
-    the package universal-set-transformers has it under that name: weights of elements do not depend on each other, and
-    the sum grows with the set. To double all multiplicities then changes the result too.
-
     Args:
         dim: D, width of queries and elements; divisible by num_heads.
         ffn_dim: Width of the FFN. None: dim. 0: no FFN.
@@ -264,10 +253,9 @@ class MultisetAttentionBlock(AttentionBlock):
         hidden_dropout: Within the FFN, after the activation.
         one_norm: Pre-layer normalization of queries and elements is one module, where both are the same (SAB).
         scale: What scales scores: "width", 1/sqrt(dim / num_heads); "size", that times b_h + s_h log(1 + sum m).
-        attention: "softmax", or "sigmoid".
 
     Raises:
-        ValueError: A size, norm, activation, init, scale or attention out of bounds; scale="size" of sigmoids.
+        ValueError: A size, norm, activation, init or scale out of bounds.
     """
 
     def __init__(
@@ -283,18 +271,12 @@ class MultisetAttentionBlock(AttentionBlock):
         hidden_dropout: float = 0.0,
         one_norm: bool = False,
         scale: Scale = "width",
-        attention: Attention = "softmax",
     ) -> None:
         super().__init__(dim, num_heads, init)
         if norm not in ("pre", "post"):
             raise ValueError(f"norm must be 'pre' or 'post', got {norm!r}")
         if scale not in ("width", "size"):
             raise ValueError(f"scale must be 'width' or 'size', got {scale!r}")
-        if attention not in ("softmax", "sigmoid"):
-            raise ValueError(f"attention must be 'softmax' or 'sigmoid', got {attention!r}")
-        if scale == "size" and attention == "sigmoid":
-            raise ValueError("scale must be 'width' with attention='sigmoid', got 'size'")
-        self.attention = attention
         if scale == "size":
             self.size_scale = nn.Parameter(torch.tensor([[1.0] * num_heads, [0.0] * num_heads]))
         ffn_dim = dim if ffn_dim is None else ffn_dim
@@ -313,7 +295,7 @@ class MultisetAttentionBlock(AttentionBlock):
         self.one_norm = one_norm
 
     def foldable(self) -> folded.Parts | None:
-        if not self.pre or self.one_norm or self.attention != "softmax":
+        if not self.pre or self.one_norm:
             return None
         parts = self._parts
         if parts is None or not parts.hold(self):
@@ -381,7 +363,6 @@ def attention_block(
     init: Start | None = None,
     hidden_dropout: float | None = None,
     scale: Scale = "width",
-    attention: Attention = "softmax",
     one_norm: bool = False,
 ) -> AttentionBlock:
     """The block that SAB, ISAB and PMA are made of.
@@ -406,16 +387,14 @@ def attention_block(
             init=("linear" if author else "xavier") if init is None else init,
             hidden_dropout=usual if hidden_dropout is None else hidden_dropout,
             scale=scale,
-            attention=attention,
             one_norm=one_norm and author,
         )
     if variant not in ("lee", "lee-pre"):
         raise ValueError(f"variant must be 'universal', 'author', 'lee' or 'lee-pre', got {variant!r}")
-    changed = (activation, scale, attention) != ("relu", "width", "softmax")
+    changed = (activation, scale) != ("relu", "width")
     if ffn_dim is not None or dropout or hidden_dropout or init or changed:
         raise ValueError(
-            f"variant={variant!r} is fixed: it takes no ffn_dim, dropout, hidden_dropout, init, activation, scale or "
-            "attention"
+            f"variant={variant!r} is fixed: it takes no ffn_dim, dropout, hidden_dropout, init, activation or scale"
         )
     known = ("none", "post") if variant == "lee" else ("pre",)
     if norm not in known:
