@@ -78,7 +78,7 @@ def test_other_weights_are_refused(change, message):
 
 
 def test_what_the_weights_decide_is_no_option():
-    with pytest.raises(TypeError, match="from_author does not take dim; it takes activation, attention, dropout, "):
+    with pytest.raises(TypeError, match="from_author does not take dim; it takes activation, dropout, "):
         encoders.from_author(_weights(), num_heads=H, dim=D)
 
 

@@ -8,17 +8,22 @@ from packaging.requirements import Requirement
 
 NEEDED = ("torch", "numpy", "safetensors", "jaxtyping")
 
-PROGRAM = """
-import importlib, pkgutil, sys
+PROGRAM = '''
+import importlib.machinery, pkgutil, sys
 
 ALLOWED = {*sys.stdlib_module_names, "omniset", *sys.argv[1:]}
 
-class Others:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] not in ALLOWED:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+class Allowed:
+    """Other packages are as if they were not installed."""
 
-sys.meta_path.insert(0, Others())
+    finders = [*sys.meta_path]
+    find_distributions = staticmethod(importlib.machinery.PathFinder.find_distributions)
+
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ALLOWED:
+            return next(filter(None, (finder.find_spec(name, path, target) for finder in self.finders)), None)
+
+sys.meta_path[:] = [Allowed()]
 
 import torch
 import omniset
@@ -48,7 +53,7 @@ assert explain.attribute(encoder, omniset.SetBatch(x, m), steps=2).shape == (3, 
 assert omniset.compact(torch.tensor([[1, 2], [3, 4], [1, 2]]), by="hash")[1].tolist() == [2, 1]
 assert omniset.Sets.from_ragged([x[0], x[1, :5]]).sizes.tolist() == [23, 5]
 print("exact")
-"""
+'''
 
 
 def closure(names):

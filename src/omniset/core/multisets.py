@@ -88,23 +88,24 @@ def _exact(x: Tensor | np.ndarray, by: Literal["sort", "hash"] = "sort") -> Int[
     for column in columns:
         new, number = _codes(column, by)
         codes, _ = _codes(codes * number + new, by)  # < elements^2, so it fits 64 bits
+    if by == "hash":
+        number = int(codes.max(initial=-1)) + 1
+        first, places = np.empty((2, number), dtype=np.int64)
+        first[codes[::-1]] = np.arange(len(codes))[::-1]  # of what is written to one place, the last stays
+        places[first.argsort()] = np.arange(number)
+        codes = places[codes]
     return torch.as_tensor(codes, dtype=torch.int64)
 
 
 def _codes(column: Shaped[np.ndarray, " elements"], by: str) -> tuple[Int[np.ndarray, " elements"], int]:
-    """A number for each value, NaN among them, in their order or that of first appearance; and how many there are."""
-    if column.dtype.kind == "O":  # which may have no order
+    """A number for each value, NaN among them, and how many there are; in their order, where they have one."""
+    if column.dtype.kind == "O":
         import pandas as pd
 
         codes, found = pd.factorize(np.ascontiguousarray(column), sort=by == "sort", use_na_sentinel=False)
-        return codes, len(found)
-    if by == "sort":
+    else:
         found, codes = np.unique(column, return_inverse=True)
-        return codes, len(found)
-    found, first, codes = np.unique(column, return_index=True, return_inverse=True)
-    places = np.empty(len(found), dtype=np.int64)
-    places[first.argsort()] = np.arange(len(found))
-    return places[codes], len(found)
+    return codes, len(found)
 
 
 def _voxel(x: Tensor, size: float | None = None) -> Int[Tensor, " elements"]:
