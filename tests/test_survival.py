@@ -419,7 +419,7 @@ def test_importance_is_the_increase_of_each_sets_own_likelihood(mixed, monkeypat
     time, event = r.exponential(np.exp(-x[:, 0, 0])), r.random(31) < 0.7
     y = np.stack([time, event], 1)
     donors = np.stack([(np.arange(31) + 1 + repeat) % 31 for repeat in range(2)])
-    monkeypatch.setattr(importance, "donors_of", lambda *_: iter(donors))
+    monkeypatch.setattr(importance, "donors_of", lambda *_: [dict(enumerate(d.tolist())) for d in donors])
     table = feature_importance(mixed, x, y, repeats=2).set_index("feature")
     hazard, risk = mixed.baseline_(time), mixed.predict(x)
     for feature in range(DIM):
