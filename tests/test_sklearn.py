@@ -3,7 +3,6 @@
 import math
 import pickle
 import warnings
-from dataclasses import replace
 from functools import partial
 
 import numpy as np

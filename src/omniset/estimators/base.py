@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float, Int, Shaped
-from sklearn.base import clone
 from torch import Tensor
 
 from omniset.core.sets import Sets
@@ -252,7 +251,7 @@ class SetEstimator(SetModel):
                 if not self.MIXTURE.can_learn(given.targets[rows]):
                     answers[OURS][held] += answers[PRIOR][held] / len(folds)
                     continue
-                one = clone(self).set_params(folds=None, repeats=None, importance=False)
+                one = type(self)(**self.get_params()).set_params(folds=None, repeats=None, importance=False)
                 y = self.MIXTURE.labels(given.values[rows], given.sets[rows], self.targets_)
                 groups, weights = (None if of is None else of[rows] for of in (given.groups, given.weights))
                 if groups is not None and len(np.unique(groups)) < 2:

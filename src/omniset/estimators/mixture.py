@@ -144,7 +144,7 @@ class SetMixture(nn.Module):
         self.references = simple.references
         none = torch.zeros(len(widths), len(self.METHODS), dtype=torch.float64)
         self.register_buffer("weights", none if weights is None else weights)
-        self.register_buffer("powers", torch.ones_like(none) if powers is None else powers)
+        self.register_buffer("powers", torch.ones(none.shape, dtype=none.dtype) if powers is None else powers)
         self.targets = Standardize(sum(widths)).double()
         self._restored: dict[str, list[Method]] = {}
         self._restored_references: References | None = None

@@ -30,7 +30,6 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Float64, Int, Shaped
-from scipy.optimize import minimize, minimize_scalar
 from torch import Tensor
 
 from omniset.core.sets import Sets
@@ -163,6 +162,8 @@ class DissimilarityCox(RiskMethod, DissimilarityLinear):
     def _solve(
         self, z: Float64[np.ndarray, "rows columns"], y: np.ndarray, w: np.ndarray, variances: Sequence[float]
     ) -> list[tuple[np.ndarray, np.ndarray]]:
+        from scipy.optimize import minimize
+
         likelihood = PartialLikelihood(y, w)
         sorted_ = z[likelihood.order]
 
@@ -255,6 +256,8 @@ def slope_of(risk: RowWeights, y: Rows, folds: Int[np.ndarray, " rows"], weights
 
     if not risk.any():
         return 1.0
+    from scipy.optimize import minimize_scalar
+
     return float(minimize_scalar(penalised, bounds=(0, STEEPEST), method="bounded").x)
 
 

@@ -206,8 +206,7 @@ class Weights:
         """The network with its weights.
 
         Args:
-            make: Builds it. It is called twice. Tensors whose names begin as one of its `LATER` are as they are built,
-                where the file was written before there were any.
+            make: Builds it. It is called twice.
             prefix: Of its tensors' names in the file.
 
         Raises:
@@ -216,13 +215,9 @@ class Weights:
         stored = {name.removeprefix(prefix): t for name, t in self._tensors.items() if name.startswith(prefix)}
         try:
             with torch.device("meta"), _at_most(len(stored)):
-                described = make()
-                expected = _tensors(described)
+                expected = _tensors(make())
         except (ArithmeticError, AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
             raise ValueError(f"{self.path.parent / 'config.json'} describes no network: {_line(error)}") from error
-        for start in getattr(described, "LATER", ()):
-            if not any(name.startswith(start) for name in stored):
-                expected = {name: tensor for name, tensor in expected.items() if not name.startswith(start)}
         problems = [f"{prefix}{name} is missing" for name in expected if name not in stored]
         problems += [f"{prefix}{name} is unknown" for name in stored if name not in expected]
         for name, tensor in expected.items():
