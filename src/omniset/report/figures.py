@@ -409,20 +409,6 @@ def two_sided_bars(
 
 
 @styled
-def limited_histogram(
-    values: Float[np.ndarray, " values"], xlabel: str, ylabel: str, limit: str, low: float, high: float
-) -> Figure:
-    """A histogram and a limit by its name, which lies between low and high."""
-    figure = histogram(values, xlabel, ylabel)
-    axes = figure.axes[0]
-    if high > low:
-        axes.axvspan(low, high, color=ORANGE, alpha=0.18, linewidth=0, zorder=0)
-    axes.axvline((low + high) / 2, color=ORANGE, linestyle="--", linewidth=1.3, label=limit)
-    figure.legend(loc="outside upper left")
-    return figure
-
-
-@styled
 def state_map(
     states: Int[np.ndarray, "rows columns"],
     rows: Sequence[str],
