@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -399,6 +399,7 @@ def explain_sets(
     import numpy as np
     import pandas as pd
 
+    from omniset.core.sets import batched
     from omniset.estimators import files
     from omniset.estimators.mixture import NETWORK
     from omniset.estimators.model import LITTLE
@@ -418,29 +419,36 @@ def explain_sets(
     if method == "attention" and label is not None:
         raise ValueError(f"label={label!r} is for attribution or removal: attention knows of no prediction")
     new_file(out, sets, reading["vectors"])
-    names = split(only)
-    wanted = None if names is None else set(names)
+    wanted = None if only is None else set(split(only) or ())
     rows = 0
     with noted() as notes, files.maps_beside(out) as maps, TableWriter(out) as writer:
         table = files.sets_for(estimator, sets, out.parent, reading)
-        for stored in files.watched(table, estimator.progress, "explaining"):
-            if wanted is not None and stored.name not in wanted:
-                continue
-            wanted = wanted and wanted - {stored.name}
-            explained = label or target
+
+        def chosen() -> Iterator[Any]:
+            for stored in files.watched(table, estimator.progress, "explaining"):
+                if wanted is None or stored.name in wanted:
+                    yield stored
+                if wanted is not None:
+                    wanted.discard(stored.name)
+                    if not wanted:
+                        return
+
+        for group in batched(chosen(), estimator.together, estimator.max_elements):
             if label is None and estimator.classifies:
-                explained = next(iter(estimator.predictions([stored])))[target].iloc[0]
-            scores = estimator.explain([stored], label, steps, method, per)[0].astype(np.float64)
-            frame = pd.DataFrame({"set": str(stored.name), "element": [str(e) for e in stored.names_of_elements()]})
-            frame["multiplicity"], frame["score"] = stored.read()[1].double().numpy(), scores
-            frame["explained"] = "" if method == "attention" else explained
-            frame["method"], frame["per"] = method, per
-            if getattr(table, "has_places", False):
-                frame[["x", "y"]] = maps.draw(stored, frame)
-            writer.write(frame)
-            rows += len(frame)
-            if wanted is not None and not wanted:
-                break
+                labels = [one for frame in estimator.predictions(group) for one in frame[target]]
+            else:
+                labels = [label or target] * len(group)
+            every = estimator.explain(group, label, steps, method, per)
+            for stored, explained, scores in zip(group, labels, every, strict=True):
+                frame = pd.DataFrame({"set": str(stored.name), "element": [str(e) for e in stored.names_of_elements()]})
+                frame["multiplicity"] = stored.read()[1].double().numpy()
+                frame["score"] = scores.astype(np.float64)
+                frame["explained"] = "" if method == "attention" else explained
+                frame["method"], frame["per"] = method, per
+                if getattr(table, "has_places", False):
+                    frame[["x", "y"]] = maps.draw(stored, frame)
+                writer.write(frame)
+                rows += len(frame)
         if wanted:
             raise ValueError(f"only: {sets} has no set {sorted(wanted)[0]!r}")
     drawn = f", {number_of(maps.number, 'map')} to {maps.folder}" if maps.number else ""
