@@ -42,7 +42,7 @@ class LatentRouting(SetLayer):
 
         reduce:  Z = softmax(L K^T + log m) V        over the elements: the state of multiset attention
         map:     Y = softmax(K L^T) Z                over the k latent queries, for each element by itself
-                 h = x + W_o Y;  out = h + FFN(LN(h))
+        out:     h + FFN(LN(h)), of h = x + W_o Y
 
     The scores of both are each other's transpose, and are not scaled. An empty set has Z = 0. The FFN is a residual MLP
     too. Latent queries start from N(0, 0.1^2), Linear layers as PyTorch's own (the paper's code: from N(0, 0.02^2)).

@@ -150,9 +150,9 @@ only square. Names from another array: as many texts, all different, best of all
     Numbers are names where they are distinct and whole and the shape has one row or column too many for a square.
     Names that only count from 0 are passed over, unless `regions` has them.
 
-    In this order: the diagonal is left out; unless `directed`, a pair's two values may differ by 1e-6 max(1, |value|)
-    and their mean is taken, or the one that is known; Fisher's z = artanh(r); the mean over subjects; negative values
-    to 0.
+    In this order: the diagonal is left out; unless `directed`, a pair's two values may differ by 1e-6 of the larger, or
+    of 1, and their mean is taken, or the one that is known; Fisher's z = artanh(r); the mean over subjects; negative
+    values to 0.
 
     Args:
         fisher_z: Values are correlations: transform them.
@@ -165,9 +165,9 @@ only square. Names from another array: as many texts, all different, best of all
         OSError: The file is not there or may not be read.
         ImportError: The package that reads the format is not installed.
         ValueError: Naming the source and the pair: an entry that is no number or infinite; a matrix that is not
-            symmetric, though not directed; |r| >= 1 with `fisher_z`; a pair twice with different weights; names of
-            rows and columns that differ; an array that may hold names but cannot be read (Python's objects never are);
-            a shape that is none of those above; no known pair; all the same.
+            symmetric, though not directed; a correlation of 1 and above, or -1 and below, with `fisher_z`; a pair twice
+            with different weights; names of rows and columns that differ; an array that may hold names but cannot be
+            read (Python's objects never are); a shape that is none of those above; no known pair; all the same.
     """
     name = name_of(source, "connectivity")
     known = ids_of(regions or ())
