@@ -182,8 +182,8 @@ def test_a_resume_with_other_options_is_refused_before_work(method, tmp_path, mo
     sets, _, means = data()
     options = {**SMALL, "method": method, "epochs": 5}
     interrupt(monkeypatch, SetClassifier(**options), sets, means > 0, folder=tmp_path)
-    monkeypatch.delattr(SetClassifier, "_fit_mixture")
-    monkeypatch.delattr(SetClassifier, "_fit_network")
+    monkeypatch.delattr("omniset.estimators.base.SetEstimator._fit_mixture")
+    monkeypatch.delattr("omniset.estimators.base.SetEstimator._fit_network")
     with pytest.raises(ValueError, match=r"cannot be resumed: seed was 0, is 3\. Start anew"):
         SetClassifier(**options, seed=3).fit(sets, means > 0, folder=tmp_path, resume=True)
 
@@ -309,7 +309,7 @@ def artefact(fitted, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda c: c.update(format_version=1), "has format_version 1, this Omniset reads 7"),
+        (lambda c: c.update(format_version=1), "has format_version 1, this Omniset reads 8"),
         (lambda c: c["fitted"].update(classes=[["up", "down"]]), r"fitted.classes was \[\['down', 'up'\]\]"),
     ],
 )
