@@ -182,8 +182,8 @@ def test_a_resume_with_other_options_is_refused_before_work(method, tmp_path, mo
     sets, _, means = data()
     options = {**SMALL, "method": method, "epochs": 5}
     interrupt(monkeypatch, SetClassifier(**options), sets, means > 0, folder=tmp_path)
-    monkeypatch.delattr(SetClassifier, "_fit_mixture")
-    monkeypatch.delattr(SetClassifier, "_fit_network")
+    monkeypatch.delattr("omniset.estimators.base.SetEstimator._fit_mixture")
+    monkeypatch.delattr("omniset.estimators.base.SetEstimator._fit_network")
     with pytest.raises(ValueError, match=r"cannot be resumed: seed was 0, is 3\. Start anew"):
         SetClassifier(**options, seed=3).fit(sets, means > 0, folder=tmp_path, resume=True)
 

@@ -14,7 +14,7 @@ from omniset.cli import main
 from omniset.runs import folders
 
 pytestmark = pytest.mark.usefixtures("as_asked")
-FIT = ["--method", "pooled-linear", "--progress", "false"]
+FIT = ["--method", "pooled-forest", "--progress", "false"]
 
 
 @pytest.fixture(scope="module")

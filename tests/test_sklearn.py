@@ -389,7 +389,7 @@ def test_products_of_a_mixtures_vectors_are_means_over_its_networks(mixture, tmp
     with torch.no_grad():
         source = source_of(list(Sets.from_ragged(arrays)), 10_000)
         summaries = [network.encoder(source).summary.flatten(1).double().numpy() for network in networks]
-    assert len(networks) > 2
+    assert len(networks) > 1
     assert np.allclose(vectors @ vectors.T, np.mean([s @ s.T for s in summaries], 0), atol=1e-5)
     names = mixture.get_feature_names_out()
     assert vectors.shape == (17, len(names)) == (17, 4 * len(networks))

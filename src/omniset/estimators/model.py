@@ -572,6 +572,7 @@ class SetModel(SetOptions, Estimator):
         Raises:
             ValueError: level="element"; not fitted; sets that cannot be used.
         """
+        self._require_vectors()
         collection = self.read(sets)
         values = np.concatenate([some for _, some in self._vectors(collection)])
         from sklearn import get_config
