@@ -47,7 +47,11 @@ def build(name: str, **arguments: Any) -> Encoder:
     if arguments.get("attention") == "sigmoid":
         del arguments["attention"]
         return with_sigmoids(encoders.build(name, **arguments))
-    return ENCODERS[name](**arguments) if name in ENCODERS else encoders.build(name, **arguments)
+    if name not in ENCODERS:
+        return encoders.build(name, **arguments)
+    if name == "dsmil":  # which has no heads and no learned points
+        arguments = {key: value for key, value in arguments.items() if key not in ("num_heads", "num_inducing")}
+    return ENCODERS[name](**arguments)
 
 
 # --------------------------------------------------------------------------------------------- Transolver

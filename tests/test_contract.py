@@ -302,7 +302,7 @@ def test_a_folder_is_of_one_run(done, capsys):
 def test_a_model_is_not_replaced_by_an_evaluation(done, capsys):
     of_model = ["--model", "model"] if done.system.name == "sets" else []
     assert done.system.run("evaluate", done.folder, "--out", "model", *of_model) == 2
-    assert "out=model " in capsys.readouterr().err
+    assert "out=model" in capsys.readouterr().err
 
 
 def test_a_changed_weight_is_refused(done, capsys):

@@ -49,7 +49,7 @@ def test_files_are_read_or_refused(name, maker, tmp_path):
         (EmptyFileError("a.csv is empty"), "refused", ""),
         (ValueError(""), "unclear", "is empty"),
         (ValueError("x is bad"), "unclear", "does not name the file"),
-        (OSError(5, "a.csv cannot be read"), "unclear", "has words of a library"),
+        (ValueError("a.csv: ArrowInvalid"), "unclear", "has words of a library"),
         (json.JSONDecodeError("a.csv", "", 0), "unclear", "is a library's JSONDecodeError"),
         (KeyError("a.csv"), "traceback", ""),
         (RecursionError("a.csv"), "traceback", ""),

@@ -27,7 +27,7 @@ def test_hidden_counts_are_not_seen_and_repeat(monkeypatch):
     def batches(epoch: int, seed: int = 0):
         made = CellBatches(source, np.zeros(53, dtype=np.int64), seed)
         loader = lesson(made, np.arange(53), np.arange(0), batch_size=17, whole=True).loader(True)
-        loader.batch_sampler.sampler.set_epoch(epoch)
+        loader.set_epoch(epoch)
         return list(loader)
 
     first, again, later = batches(0), batches(0), batches(1)

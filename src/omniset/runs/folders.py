@@ -302,7 +302,7 @@ def _link(file: str, to: str) -> None:
 @contextmanager
 def saving(folder: Path, kind: str, replace: bool) -> Iterator[Path]:
     """A folder to write a model to, from Python; it is at its place when the block ends well."""
-    if folder.is_dir() and (before := tree_of(folder)) and RECORD not in before and only_training(folder):
+    if folder.is_dir() and RECORD not in (before := tree_of(folder)) and only_training(folder):
         with locked(folder):
             yield folder
             write_record(folder, kind, "", {n: below for n, below in tree_of(folder).items() if n not in before})
