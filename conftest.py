@@ -15,7 +15,7 @@ from types import FrameType, SimpleNamespace
 import beartype.door  # noqa: F401
 import hypothesis  # noqa: F401
 import jsonargparse._core
-import lightning.pytorch  # noqa: F401
+import lightning_fabric  # noqa: F401
 import matplotlib.pyplot  # noqa: F401
 import pandas  # noqa: F401
 import scipy.stats  # noqa: F401
