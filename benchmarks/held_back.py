@@ -1,6 +1,7 @@
 """What it gains to hold memory back (`omniset.kernels.pages`): steps of a small network with it, and without.
 
-A process each, with and without in turn: the C library adapts to what a process has done before.
+A process each, with and without in turn: the C library adapts to what a process has done before. Of one thread, in
+seconds of the processor, which other programs change little.
 """
 
 import statistics
@@ -25,21 +26,19 @@ def main() -> None:
         print(step(*(int(word) for word in sys.argv[2:])))
         return
     rows = []
-    for threads in (1, 2):
-        for case in CASES:
-            rows.append(measure(threads, *case))
-            print(rows[-1], flush=True)
+    for case in CASES:
+        rows.append(measure(*case))
+        print(rows[-1], flush=True)
     record("benchmarks/held_back", {"network": "ust, 2 blocks, 4 heads, 16 points", "rows": rows}, seed=0)
 
 
-def measure(threads: int, number: int, size: int, dim: int) -> dict[str, Any]:
+def measure(number: int, size: int, dim: int) -> dict[str, Any]:
     seconds: dict[int, list[float]] = {0: [], 1: []}
     for _ in range(REPEATS):
         for held, into in seconds.items():
-            words = [sys.executable, "-m", "benchmarks", "held_back", *map(str, (held, threads, number, size, dim))]
+            words = [sys.executable, "-m", "benchmarks", "held_back", *map(str, (held, number, size, dim))]
             into.append(float(subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout))
     return {
-        "threads": threads,
         "sets": number,
         "elements": size,
         "dim": dim,
@@ -48,24 +47,24 @@ def measure(threads: int, number: int, size: int, dim: int) -> dict[str, Any]:
     }
 
 
-def step(held: int, threads: int, number: int, size: int, dim: int) -> float:
+def step(held: int, number: int, size: int, dim: int) -> float:
     """Median seconds of a step of training in this process."""
     if not held:
         for module in (pages, gather, spread, sums):
             module.empty = plain  # type: ignore[attr-defined]
-    torch.set_num_threads(threads)
+    torch.set_num_threads(1)
     torch.manual_seed(0)
     encoder = build("ust", input_dim=16, num_inducing=16, dim=dim, num_heads=4, depth=2)
     optimizer = torch.optim.AdamW(encoder.parameters())
     x = torch.randn(number, size, 16)
     seconds: list[float] = []
-    start = time.perf_counter()
-    while len(seconds) < 8 or time.perf_counter() < start + SECONDS:
-        before = time.perf_counter()
+    start = time.process_time()
+    while len(seconds) < 8 or time.process_time() < start + SECONDS:
+        before = time.process_time()
         optimizer.zero_grad()
         encoder(SetBatch(x)).summary.square().sum().backward()
         optimizer.step()
-        seconds.append(time.perf_counter() - before)
+        seconds.append(time.process_time() - before)
     return statistics.median(seconds[3:])
 
 

@@ -28,8 +28,8 @@ CONFIG = {
         "quality": "simulated/quality_report.tsv",
         "new": {"new": "simulated/mags.tsv"},
         "options": {
-            "fit": f"--clade genus --epochs 1 {SMALL}",
-            "report": f"--clade genus --epochs 1 --seeds 1 --methods pca {SMALL}",
+            "fit": "--clade genus --epochs 1 --device cpu",
+            "report": "--clade genus --epochs 1 --seeds 1 --methods pca --device cpu",
         },
     },
     "cells": {
@@ -47,7 +47,7 @@ CONFIG = {
         "connectivity": "brain/connectivity.csv",
         "coordinates": "brain/regions.csv",
         "new": {"new": "pairs.csv"},
-        "options": {"fit": "--method ridge", "report": "--method ridge --methods cge --folds 2 --seeds 1"},
+        "options": {"fit": "--method ridge", "report": "--method ridge --methods geometry --folds 2 --seeds 1"},
     },
     "microbiomes": {
         "references": "microbiome/references.fasta",
