@@ -38,6 +38,8 @@ results: $(VENV)/.installed-dev  ## measure again what README and docs quote; ta
 	$(BIN)/python -m benchmarks memory
 	$(BIN)/python -m benchmarks ensembles
 	$(BIN)/python -m benchmarks busy
+	$(BIN)/python -m benchmarks held_back
+	$(BIN)/python -m benchmarks interruptions
 	@# Hours, and data found through OMNISET_DATA: python -m benchmarks genomes, cells, regions, microbiomes
 	$(BIN)/python -m benchmarks tables
 
