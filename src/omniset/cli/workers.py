@@ -42,7 +42,7 @@ from omniset.runs.progress import Progress
 SYNCHRONOUS, LOCAL = "synchronous", re.compile(r"local(?::(\d+))?")
 PATIENCE = "15s"  # for a scheduler to answer
 COMPRESSED = (".gz", ".bz2", ".xz")
-SETTINGS = "settings.json"  # of all parts, among their records
+SETTINGS, WORK = "settings.json", "half-made-"  # of all parts, among their records; folders of the parts at work
 SHOWN = 10  # warnings and failures that are printed
 COMPUTING = ("device", "progress", "replace")  # options that change nothing
 BAD_INPUT = (ValueError, OSError, ImportError, MemoryError)
@@ -205,7 +205,7 @@ def do(job: Job, part: Part) -> Outcome:
     with _one_at_a_time, _as_typed(job) as said:
         try:
             command, place, state = getattr(importlib.import_module(module), name), job.made(part), _state(part.path)
-            with tempfile.TemporaryDirectory(dir=job.out / RECORDS, ignore_cleanup_errors=True) as work:
+            with tempfile.TemporaryDirectory(prefix=WORK, dir=job.out / RECORDS, ignore_cleanup_errors=True) as work:
                 made = Path(work) / place.name
                 command(**job.arguments | {job.argument: part.value, "out": made, "progress": False})
                 if _state(part.path) != state:
@@ -339,9 +339,9 @@ def _take_up(job: Job, parts: Sequence[Part], settings: dict[str, Any]) -> list[
             "another folder; --replace true starts anew"
         )
     done = [part for part in parts if _is_done(job, part)]
-    keep = {SETTINGS, *(_record(job, part).name for part in done)}
-    for path in records.iterdir():  # also what a worker that was killed has half made
-        if path.name not in keep:
+    keep = {_record(job, part).name for part in done}
+    for path in records.iterdir():  # of parts that are made again, and what a worker that was killed has half made
+        if path.name.startswith(("part-", WORK)) and path.name not in keep:
             remove(path)
     write_json(records / SETTINGS, settings)
     return done
