@@ -53,11 +53,6 @@ def means_of(columns: int) -> slice:
     return columns_of_statistic("mean", (columns - len(OF_SIZE)) // len(STATISTICS))
 
 
-def columns_of_feature(feature: int, dim: int) -> slice:
-    """Where a table of dim features has the statistics of this one, from 0."""
-    return slice(len(OF_SIZE) + feature, None, dim)
-
-
 def spread_of(
     table: Float32[np.ndarray, "sets columns"], dim: int
 ) -> tuple[Float64[np.ndarray, " dim"], Float64[np.ndarray, " dim"]]:

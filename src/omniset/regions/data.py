@@ -136,13 +136,6 @@ def known_pairs(regions: Regions) -> tuple[Pairs, PairValues]:
     return pairs, np.asarray(regions.connectivity[tuple(pairs.T)], dtype=np.float64)
 
 
-def centred_target(regions: Regions) -> tuple[float, Square]:
-    """Mean of the known connectivity, and the matrix of differences from it; NaN: not known."""
-    pairs, values = known_pairs(regions)
-    mean = float(values.mean())
-    return mean, matrix_of(regions, pairs, values - mean)
-
-
 def matrix_of(regions: Regions, pairs: Pairs, values: PairValues) -> Square:
     """Values of pairs as a matrix, NaN elsewhere; on both sides of the diagonal unless connectivity is directed."""
     matrix = np.full((len(regions), len(regions)), np.nan)
