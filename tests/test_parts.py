@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 from omniset import SetClassifier
-from omniset.cli import main, workers
+from omniset.cli import main, parts, workers
 from omniset.cli import sets as cli_sets
 from omniset.cli.joined import beside, require_each_once
 from omniset.runs.console import RECORDS
@@ -81,7 +81,7 @@ def test_two_workers_of_which_one_is_killed(folder, tmp_path):
         killed = []
 
         def kill():  # when the first part is done, and others are at work
-            while not [*tmp_path.glob(f".many.unfinished/{RECORDS}/part-*.json")]:
+            while not [*tmp_path.glob("[.]many.unfinished/part.*")] and not (tmp_path / "many").exists():
                 time.sleep(0.001)
             killed.append(cluster.workers[0].pid)
             os.kill(killed[0], signal.SIGKILL)
@@ -169,8 +169,8 @@ def test_a_set_in_two_parts_is_refused(folder, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("more", "error"),
     [
-        (["--scheduler=somewhere"], "scheduler must be 'synchronous', 'local', 'local:N', an address"),
-        (["--scheduler=local:0"], "at least 1 worker"),
+        (["--scheduler=somewhere"], "scheduler must be 'synchronous', 'local', 'local:N' with N >= 1, an address"),
+        (["--scheduler=local:0"], "local:N' with N >= 1"),
         (["--scheduler=local:x"], "scheduler must be 'synchronous'"),
         (["--scheduler=synchronous", "--devices=2"], "devices and num_nodes share one file out"),
         (["--resume=true"], "resume=True is for parts: give scheduler too"),
@@ -272,7 +272,7 @@ def test_a_file_that_changes_while_it_is_read_is_not_done(here, capsys, monkeypa
 
     monkeypatch.setattr(cli_sets, "predict", changed)
     assert many(sets="sets/part.0.parquet") == 2
-    assert "has changed while it was read" in capsys.readouterr().err
+    assert "has changed since the command began" in capsys.readouterr().err
 
 
 def test_another_file_of_the_same_size_and_time_is_another(here, capsys):
@@ -300,43 +300,43 @@ def test_another_file_of_the_same_size_and_time_is_another(here, capsys):
 
 def test_names_that_the_folder_itself_has_are_taken(here, capsys):
     shutil.copy("sets/part.0.parquet", "run.json.parquet")
-    job = workers.Job("omniset.cli.genomes:complete", "table", {"model": "model", "replace": False}, Path("out"), None)
+    job = workers.Job("omniset.cli.genomes:complete", "table", {"model": "model", "replace": False}, Path("out"))
     with pytest.raises(ValueError, match=r"would be run\.json, which is taken: rename the file"):
-        workers.run(job, workers.named([Path("run.json.parquet")]), "synchronous", resume=False, progress=False)
+        parts.run(job, parts.named([Path("run.json.parquet")]), "synchronous", resume=False)
 
 
 def test_a_table_that_an_option_names_is_one_of_the_settings(here):
     Path("q.tsv").write_text("1")
     options = {"model": "model", "quality": Path("q.tsv")}
-    job = workers.Job("omniset.cli.genomes:complete", "table", options, Path("out"), None)
-    before = job.settings()
+    job = workers.Job("omniset.cli.genomes:complete", "table", options, Path("out"))
+    before = parts.settings_of(job)
     Path("q.tsv").write_text("2")
-    assert job.settings()["quality"] != before["quality"]
+    assert parts.settings_of(job)["quality"] != before["quality"]
 
 
 def test_another_version_is_no_worker(folder, tmp_path):
     job = workers.Job("omniset.cli.sets:predict", "sets", {}, tmp_path, ".csv", version="0")
-    assert "the command 0" in workers.do(job, workers.Part("a", Path("a"), "a")).error
+    assert "the command 0" in workers.do(job, workers.Part("a", Path("a"), "a", {})).error
     job = workers.Job("omniset.cli.sets:predict", "sets", {}, tmp_path, ".csv", here=f"{tmp_path}/elsewhere")
-    assert "workers must see the same files" in workers.do(job, workers.Part("a", Path("a"), "a")).error
+    assert "workers must see the same files" in workers.do(job, workers.Part("a", Path("a"), "a", {})).error
 
 
 def test_names_of_parts(tmp_path):
     for name in ("a/x.csv", "b/x.csv.gz", "b/.y.csv", "b/_SUCCESS", "b/z.txt", "b/w.zarr/c"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    found = workers.find(f"{tmp_path}/b", (".csv", ".zarr"), "sets")
+    found = parts.find(f"{tmp_path}/b", (".csv", ".zarr"), "sets")
     assert [path.name for path in found] == ["w.zarr", "x.csv.gz"]
-    assert [part.name for part in workers.named(found)] == ["w", "x"]
-    assert [part.name for part in workers.named(workers.find(f"{tmp_path}/*/x.*", (), "sets"))] == ["a-x", "b-x"]
+    assert [part.name for part in parts.named(found)] == ["w", "x"]
+    assert [part.name for part in parts.named(parts.find(f"{tmp_path}/*/x.*", (), "sets"))] == ["a-x", "b-x"]
     (tmp_path / "b" / "x.csv").touch()
     with pytest.raises(ValueError, match="would both be written as b-x"):
-        workers.named(workers.find(f"{tmp_path}/*/x.*", (), "sets"))
+        parts.named(parts.find(f"{tmp_path}/*/x.*", (), "sets"))
     for nothing in ("c", "*.npy", "b/q.*"):
         with pytest.raises(ValueError, match="sets: "):
-            workers.find(f"{tmp_path}/{nothing}", (".npy",), "sets")
-    assert workers.ending_of(Path("o/p.tsv.gz"), (".csv", ".tsv"), ".csv") == ".tsv.gz"
-    assert workers.ending_of(Path("o"), (".csv",), ".csv") == ".csv"
+            parts.find(f"{tmp_path}/{nothing}", (".npy",), "sets")
+    assert parts.ending_of(Path("o/p.tsv.gz"), (".csv", ".tsv")) == ".tsv.gz"
+    assert parts.ending_of(Path("o"), (".csv",)) == ".csv"
 
 
 def test_names_in_two_parts(tmp_path):
@@ -359,7 +359,9 @@ def test_columns_beside_each_other(tmp_path):
 
 def test_records_say_by_what_parts_were_made(folder, tmp_path):
     assert predict(folder, tmp_path / "out", sets="sets/part.0.parquet") == 0
-    settings = json.loads((tmp_path / "out" / RECORDS / "settings.json").read_text())
+    record = json.loads((tmp_path / "out" / RECORDS / "settings.json").read_text())
+    settings = record["settings"]
+    assert record["files"]["part.0"]["bytes"] == (folder / "sets" / "part.0.parquet").stat().st_size
     assert len(settings["model"]) == 2
     assert not {"device", "progress"} & settings.keys()
 
@@ -423,8 +425,8 @@ def test_a_folder_of_others_is_no_place_for_parts(here, capsys):
     refused(capsys, ["embed", "sets", "--model=model", "--out=out"], "parts of predict of another run")
 
 
-@pytest.mark.parametrize("path", ["run.json", f"{RECORDS}/settings.json", f"{RECORDS}/part-part.0.json"])
-@pytest.mark.parametrize("text", ["", "{", "[]", "[" * 100_000, '{"settings": 3, "file": []}', '{"made": "../x"}'])
+@pytest.mark.parametrize("path", ["run.json", f"{RECORDS}/settings.json"])
+@pytest.mark.parametrize("text", ["", "{", "[]", "[" * 100_000, '{"settings": 3, "files": []}', '{"made": "../x"}'])
 def test_a_damaged_record_is_one_line(path, text, here, capsys):
     assert main(["predict", "sets", "--model=model", "--out=out", "--scheduler=synchronous", *QUIET]) == 0
     Path("out", path).write_text(text)

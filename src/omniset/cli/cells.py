@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from omniset.cells.options import AnnotatorOptions, EmbedderOptions, PerturberOptions, Reading
 from omniset.cli.options import Saving, given, split, takes
-from omniset.cli.parts import in_parts
+from omniset.cli.parts import find, in_parts
 from omniset.options import Computing
 from omniset.runs.console import noted, say, say_notes
 
@@ -131,9 +131,7 @@ def fit(
 
 
 def _parts(arguments: dict[str, Any]) -> list[Path]:
-    from omniset.cli import workers
-
-    found = [path for given in arguments["files"] for path in workers.find(given, (".h5ad", ".zarr", ".h5"), "files")]
+    found = [path for given in arguments["files"] for path in find(given, (".h5ad", ".zarr", ".h5"), "files")]
     return [*dict.fromkeys(found)]
 
 

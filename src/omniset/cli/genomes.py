@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from omniset.cli.options import Saving, given, split, takes
-from omniset.cli.parts import in_parts
+from omniset.cli.parts import find, in_parts
 from omniset.genomes.options import CompleterOptions
 from omniset.options import Computing
 
@@ -100,38 +100,30 @@ def _fitted(model: Path, overrides: Mapping[str, Any]) -> Any:
 
 
 def _parts(arguments: dict[str, Any]) -> list[Path]:
-    from omniset.cli import workers
     from omniset.genomes.data import GenomeFile
 
     if arguments["together"]:
         raise ValueError("together=True takes all genomes at once, scheduler takes them in parts: give one of them")
     table = Path(arguments["table"])
     if not table.is_dir():
-        return workers.find(table, (), "table")
+        return find(table, (), "table")
     return GenomeFile(table, format=arguments["format"], identifiers=arguments["identifiers"]).paths
 
 
-def _summary(arguments: dict[str, Any]) -> str:
-    return f"summary.{arguments['output']}"
+def _one_summary(made: Mapping[str, Path], out: Path) -> list[str]:
+    from omniset.cli import joined
+
+    name = next(next(iter(made.values())).glob("summary.*")).name
+    joined.require_each_once(made, "genome", name)
+    rows = joined.stack(made, name, out / name)
+    added, removed, far = (int(rows[column].sum()) for column in ("added", "removed", "far"))
+    return [
+        f"{len(rows):,} genomes: {added:,} families added, {removed:,} removed; {far:,} genomes far from the "
+        f"references. Their summaries together: {name}"
+    ]
 
 
-def _one_summary(arguments: dict[str, Any]) -> Any:
-    def join(made: Mapping[str, Path], out: Path) -> list[str]:
-        from omniset.cli import joined
-
-        name = _summary(arguments)
-        joined.require_each_once(made, "genome", name)
-        rows = joined.stack(made, name, out / name)
-        added, removed, far = (int(rows[column].sum()) for column in ("added", "removed", "far"))
-        return [
-            f"{len(rows):,} genomes: {added:,} families added, {removed:,} removed; {far:,} genomes far from the "
-            f"references. Their summaries together: {name}"
-        ]
-
-    return join
-
-
-@in_parts("table", _parts, unsaid=r"quality: \d+ of its", join=_one_summary, joined=_summary)
+@in_parts("table", _parts, join=_one_summary, joined=("summary.",))
 @takes(CompleterOptions, "far", "batch_size", "device", "progress", as_at_fit=True)
 @takes(Saving)
 def complete(

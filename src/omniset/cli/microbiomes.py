@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from omniset.cli.options import Saving, given, needed, split, takes, whole_numbers
-from omniset.cli.parts import in_parts
+from omniset.cli.parts import find, in_parts
 from omniset.microbiomes.options import ClassifierOptions
 from omniset.options import option, options
 
@@ -82,26 +82,19 @@ def fit(
 
 
 def _parts(arguments: dict[str, Any]) -> list[Path]:
-    from omniset.cli import workers
-
     if not arguments["reads"]:
         raise ValueError("scheduler is for files of reads, each a sample: give them in place of --table")
-    return [p for given in _files(arguments["reads"]) for p in workers.find(given, READS, "reads")]
+    return [p for given in _files(arguments["reads"]) for p in find(given, READS, "reads")]
 
 
-def _one_abundance(arguments: dict[str, Any]) -> Any:
-    def join(made: Mapping[str, Path], out: Path) -> list[str]:
-        from omniset.cli import joined
+def _one_abundance(made: Mapping[str, Path], out: Path) -> list[str]:
+    from omniset.cli import joined
 
-        table = joined.beside(made, "abundance.tsv", out / "abundance.tsv")
-        return [f"{len(made):,} samples, {len(table):,} taxa: abundance.tsv has all of them"]
-
-    return join
+    table = joined.beside(made, "abundance.tsv", out / "abundance.tsv")
+    return [f"{len(made):,} samples, {len(table):,} taxa: abundance.tsv has all of them"]
 
 
-@in_parts(
-    "reads", _parts, place=lambda path: json.dumps([str(path)]), join=_one_abundance, joined=lambda _: "abundance.tsv"
-)
+@in_parts("reads", _parts, place=lambda path: json.dumps([str(path)]), join=_one_abundance, joined=("abundance.tsv",))
 @takes(Reading)
 @takes(ClassifierOptions, *USING)
 @takes(Saving)

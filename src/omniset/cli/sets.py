@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from omniset.cli.options import Saving, given, split, takes
-from omniset.cli.parts import in_parts
+from omniset.cli.parts import find, in_parts
 from omniset.estimators.options import SetOptions
 from omniset.options import option, options
 
@@ -69,19 +69,14 @@ class Sharing:
 
 
 def _parts(arguments: dict[str, Any]) -> list[Path]:
-    from omniset.cli import workers
-
-    return workers.find(arguments["sets"], SETS, "sets")
+    return find(arguments["sets"], SETS, "sets")
 
 
-def _each_set_once(arguments: dict[str, Any]) -> Any:
-    def join(made: Mapping[str, Path], out: Path) -> list[str]:
-        from omniset.cli import joined
+def _each_set_once(made: Mapping[str, Path], out: Path) -> list[str]:
+    from omniset.cli import joined
 
-        joined.require_each_once(made, "set")
-        return []
-
-    return join
+    joined.require_each_once(made, "set")
+    return []
 
 
 of_many = in_parts("sets", _parts, endings=TABLES, join=_each_set_once)

@@ -22,7 +22,7 @@ KEPT = (
     "last.ckpt",
     "config.json",
     "rows/*",
-    f"{RECORDS}/part-*.json",
+    f"{RECORDS}/settings.json",
 )  # what a run that is interrupted leaves, and a resumed one takes up
 LONGEST = 580  # letters of an error
 OUT_OF_MEMORY = re.compile(r"can't allocate memory|out of memory|[Ss]torage size calculation overflowed|invalid.*size")
