@@ -89,11 +89,11 @@ def main(arguments: list[str] | None = None, systems: Mapping[str, Any] | None =
         import jsonargparse
 
         from omniset.cli import microbiomes, studies
+        from omniset.cli.options import of_program
         from omniset.cli.parser import Parser
         from omniset.runs import folders
         from omniset.runs.console import is_out_of_memory, line_of
         from omniset.runs.signals import Terminated, terminable
-        from omniset.tables.spreadsheets import SAFE
     except ModuleNotFoundError as error:
         print(f"omniset: error: {needs('the command line', error.name)}", file=sys.stderr)
         return 2
@@ -107,6 +107,7 @@ def main(arguments: list[str] | None = None, systems: Mapping[str, Any] | None =
     try:
         words = sys.argv[1:] if arguments is None else arguments
         sys.argv = [sys.argv[0], *words]  # what reports quote, and what is started once more for several processes
+        words = of_program(words)
         with terminable():
             jsonargparse.auto_cli(
                 _named(_commands() | dict(systems or {}) | studies.commands(words), words),
@@ -137,6 +138,6 @@ def main(arguments: list[str] | None = None, systems: Mapping[str, Any] | None =
         return 2
     finally:
         sys.argv = before
-        SAFE.set(False)
+        of_program([])
         folders.REPLACE.set(False)
     return 0

@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 from typing import Any, Literal
 
+from omniset.cli.options import takes
+from omniset.options import Computing
 from omniset.runs import folders
 from omniset.runs.console import own_command
 from omniset.runs.files import provenance, write_json
@@ -31,6 +33,7 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 
 
+@takes(Computing, "progress")
 def demo(
     out: Path = Path("demo-run"),
     data: Literal["digits", "mnist"] = "digits",
@@ -42,7 +45,7 @@ def demo(
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto",
     resume: bool = False,
     replace: bool = False,
-    progress: bool = True,
+    **options: Any,
 ) -> dict[str, Any]:
     """Learn to read handwritten digits as multisets of points.
 
@@ -61,7 +64,6 @@ def demo(
         device: Where to compute.
         resume: Go on with an interrupted demo in the same folder.
         replace: Replace an earlier demo in the folder.
-        progress: Show progress bars.
     """
     from omniset.estimators import SetClassifier
     from omniset.report.run import working_folder
@@ -73,7 +75,7 @@ def demo(
         "patience": None,
         "seed": seed,
         "device": device,
-        "progress": progress,
+        "progress": options["progress"],
         "log": "csv",
     }
     settings |= {} if epochs is None else {"epochs": epochs}

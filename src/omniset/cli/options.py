@@ -6,6 +6,7 @@ import functools
 import re
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,8 +15,20 @@ from omniset.options import Option, check, defaults_of, hints, option, options, 
 from omniset.runs import folders
 from omniset.tables.spreadsheets import SAFE
 
-Function = TypeVar("Function", bound=Callable[..., None])
+Function = TypeVar("Function", bound=Callable[..., Any])
 AS_AT_FIT = " null: as at fit."
+
+# Options of the whole program, wherever they stand among its words; no command lists them.
+PROGRESS: ContextVar[bool] = ContextVar("progress", default=True)
+PROGRAM: dict[str, tuple[ContextVar[bool], bool, str]] = {
+    "progress": (PROGRESS, True, "no word of how far the work has come."),
+    "csv_safe": (
+        SAFE,
+        False,
+        "in tables as text, an apostrophe before names that a spreadsheet would compute: those that begin with =, +, "
+        "-, @, a tab or a carriage return and are no numbers.",
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -32,12 +45,14 @@ class Taken:
     as_at_fit: bool
 
     def options(self) -> dict[str, Option]:
-        return {name: about for name, about in options_of(self.cls).items() if name in self.names}
+        """Those that the command lists."""
+        return {n: about for n, about in options_of(self.cls).items() if n in self.names and n not in PROGRAM}
 
     def defaults(self) -> dict[str, Any]:
         defaults = defaults_of(self.cls)
         names = ("device", "progress") if self.as_at_fit else defaults
-        return {name: defaults[name] if name in names else None for name in self.names}
+        found = {name: defaults[name] if name in names else None for name in self.names}
+        return {name: PROGRAM[name][0].get() if name in PROGRAM else value for name, value in found.items()}
 
 
 def takes(cls: type, *names: str, but: Sequence[str] = (), as_at_fit: bool = False) -> Callable[[Function], Function]:
@@ -54,15 +69,14 @@ def takes(cls: type, *names: str, but: Sequence[str] = (), as_at_fit: bool = Fal
         taken = Taken(cls, tuple(name for name in names or options_of(cls) if name not in but), as_at_fit)
 
         @functools.wraps(function)
-        def checked(*words: Any, **arguments: Any) -> None:
+        def checked(*words: Any, **arguments: Any) -> Any:
             """What is wrong with an option is said before anything is imported or read."""
             defaults = taken.defaults()
             values = _checked(cls, {name: arguments.pop(name, defaults[name]) for name in taken.names})
             if cls is Saving:
-                SAFE.set(values.get("csv_safe", False))
                 folders.REPLACE.set(values["replace"])
                 values = {}
-            function(*words, **arguments, **values)
+            return function(*words, **arguments, **values)
 
         checked.taken = [taken, *getattr(function, "taken", [])]  # type: ignore[attr-defined]
         return checked  # type: ignore[return-value]
@@ -72,19 +86,13 @@ def takes(cls: type, *names: str, but: Sequence[str] = (), as_at_fit: bool = Fal
 
 @options
 class Saving:
-    """What may be replaced, and how tables are written as text."""
+    """What may be replaced."""
 
     replace: bool = option(
         False,
         "Replace what an earlier run has written to out: a file, or a folder with all that a run of the same kind has "
         "made in it, a model by one of the same class. Without, a name that is taken is refused.",
         group="computing",
-    )
-    csv_safe: bool = option(
-        False,
-        "In tables as text, put an apostrophe before names that a spreadsheet would compute: those that begin with =, "
-        "+, -, @, a tab or a carriage return and are no numbers.",
-        group="data",
     )
 
 
@@ -94,7 +102,7 @@ def add(parser: Any, function: Callable[..., None]) -> dict[str, str]:
     for taken in getattr(function, "taken", []):
         defaults, types_of = taken.defaults(), hints(taken.cls)
         for name, about in taken.options().items():
-            other = taken.as_at_fit and name not in ("device", "progress")
+            other = taken.as_at_fit and name != "device"
             sentence = shell_sentence(about)
             if other:  # what a fit without it does, is no longer what null means
                 sentence = re.sub(r" null: [^.]*\.", "", sentence) + AS_AT_FIT
@@ -102,6 +110,28 @@ def add(parser: Any, function: Callable[..., None]) -> dict[str, str]:
             parser.add_argument(f"--{name}", type=_of_words(kind), default=_words(defaults[name]), help=sentence)
             groups[name] = about.group
     return groups
+
+
+def of_program(words: Sequence[str]) -> list[str]:
+    """Set the options of the whole program, and give the words without them.
+
+    Raises:
+        ValueError: One is neither true nor false.
+    """
+    rest, waiting = [], [*words]
+    for variable, default, _ in PROGRAM.values():
+        variable.set(default)
+    while waiting:
+        word = waiting.pop(0)
+        name, _, value = word.removeprefix("--").replace("-", "_").partition("=")
+        if not word.startswith("--") or name not in PROGRAM:
+            rest.append(word)
+            continue
+        value = value or (waiting.pop(0) if waiting else "")
+        if value.lower() not in ("true", "false"):
+            raise ValueError(f"{name} must be true or false, got {value!r}")
+        PROGRAM[name][0].set(value.lower() == "true")
+    return rest
 
 
 def given(cls: type, arguments: Mapping[str, Any]) -> dict[str, Any]:

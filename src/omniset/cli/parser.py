@@ -16,6 +16,7 @@ import yaml
 from jsonargparse import ArgumentParser, DefaultHelpFormatter
 
 from omniset.cli import options as command_options
+from omniset.cli.options import PROGRAM
 from omniset.core.bounded import SETTINGS, decoded, read_small
 from omniset.runs.console import LONGEST, line_of
 
@@ -46,7 +47,9 @@ class Parser(ArgumentParser):
     """What may be given is said in the words of each option; --two-words and --two_words are the same option."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **{"formatter_class": HelpFormatter} | options)
+        said = [f"--{name} {str(not default).lower()}: {text}" for name, (_, default, text) in PROGRAM.items()]
+        about: dict[str, Any] = {"formatter_class": HelpFormatter, "epilog": " ".join(["Of every command:", *said])}
+        super().__init__(*arguments, **about | options)
 
     def add_function_arguments(self, *arguments: Any, **options: Any) -> Any:
         """A list that has to be given is one or more words: jsonargparse alone would take a single one, as JSON."""

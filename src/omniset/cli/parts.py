@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from omniset.cli.options import Function, Taken
+from omniset.cli.options import PROGRESS, Function, Taken
 from omniset.options import check, option, options
 from omniset.runs import folders
 from omniset.runs.console import RECORDS, say, say_notes
@@ -205,7 +205,7 @@ def run(
             say(f"{len(done):,} of {len(parts):,} parts are done already")
         failed: dict[str, str] = {}
         told: dict[str, None] = {}
-        with Progress("parts", len(parts), job.arguments["progress"], unit="parts") as bar:
+        with Progress("parts", len(parts), PROGRESS.get(), unit="parts") as bar:
             for part, outcome in workers.each(job, [part for part in parts if part not in done], scheduler):
                 if outcome.error is None:
                     told |= dict.fromkeys(outcome.warnings)
@@ -252,7 +252,8 @@ def settings_of(job: Job) -> dict[str, Any]:
         if isinstance(value, (str, Path)) and os.path.isfile(value):
             arguments[name] = [str(value), _checksum(Path(value))]
     settings: dict[str, Any] = plain(
-        arguments | {"model": checksums, "omniset": job.version, "torch": str(torch.__version__)}
+        arguments
+        | {"model": checksums, "csv_safe": job.csv_safe, "omniset": job.version, "torch": str(torch.__version__)}
     )
     return settings
 

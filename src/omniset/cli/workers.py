@@ -8,6 +8,7 @@ this command has for them, as on a shared file system. Nothing but names and set
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import importlib
 import io
 import logging
@@ -18,7 +19,7 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,9 +28,11 @@ from typing import Any
 import torch
 
 import omniset
+from omniset.cli.options import of_program
 from omniset.lazy import needs
 from omniset.runs.console import RECORDS, line_of
 from omniset.runs.processes import processors
+from omniset.tables.spreadsheets import SAFE
 
 SYNCHRONOUS, LOCAL = "synchronous", re.compile(r"local(?::0*([1-9]\d*))?")
 PATIENCE = "15s"  # for a scheduler to answer
@@ -64,6 +67,7 @@ class Job:
         arguments: All others but `out`.
         out: Folder of what is made.
         ending: Of the file that is made of a part; "": a folder is.
+        csv_safe: As the option of the program.
         words: The command as it was typed, which reports quote.
         here: Folder in which it was typed.
         version: Of Omniset there.
@@ -74,6 +78,7 @@ class Job:
     arguments: dict[str, Any]
     out: Path
     ending: str = ""
+    csv_safe: bool = field(default_factory=SAFE.get)
     words: tuple[str, ...] = field(default_factory=lambda: tuple(sys.argv[1:]))
     here: str = field(default_factory=os.getcwd)
     version: str = omniset.__version__
@@ -114,7 +119,7 @@ def do(job: Job, part: Part) -> Outcome:
             command, place = getattr(importlib.import_module(module), name), job.made(part)
             with tempfile.TemporaryDirectory(prefix=WORK, dir=job.out / RECORDS, ignore_cleanup_errors=True) as work:
                 made = Path(work) / place.name
-                command(**job.arguments | {job.argument: part.value, "out": made, "progress": False})
+                contextvars.copy_context().run(_call, command, job, part, made)
                 if state_of(part.path) != part.state:
                     return Outcome(error=f"{part.path} has changed since the command began")
                 remove(place)  # of a worker that was thought dead
@@ -122,6 +127,11 @@ def do(job: Job, part: Part) -> Outcome:
         except BAD_INPUT as error:
             return Outcome(error=line_of(error))
     return Outcome(re.findall(r"^warning: (.*)$", said.getvalue(), flags=re.MULTILINE))
+
+
+def _call(command: Callable[..., Any], job: Job, part: Part, made: Path) -> None:
+    of_program(["--progress=false", f"--csv_safe={job.csv_safe}"])
+    command(**job.arguments | {job.argument: part.value, "out": made})
 
 
 @contextlib.contextmanager
