@@ -272,3 +272,22 @@ def test_an_unfinished_run_is_not_thrown_away(here, capsys):
     assert not work.exists()
     assert main([*fit, *network, "--resume", "true"]) == 0  # finished, by the same command: made again of what it kept
     refused([*fit, *network, "--resume", "true", "--seed", "2"], capsys, "--replace true")
+
+
+@pytest.mark.parametrize("more", [["--resume", "true"], ["--replace", "true"]])
+def test_what_others_have_put_where_a_run_works_stays(more, here, capsys, monkeypatch):
+    """An interrupted run has said what it made in its hidden folder: all else there is somebody's."""
+    fit = ["fit", "sets.csv", "--target", "labels.csv", "--out", "new", "--progress", "false"]
+    fit += ["--method", "ust", "--dim", "8", "--depth", "1", "--epochs", "2"]
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("omniset.report.run.Folder.save", interrupted)
+        assert main(fit) == 130
+    notes = folders.unfinished(Path("new")) / "checkpoints" / "notes.txt"
+    notes.write_text("mine")
+    refused([*fit, *more], capsys, "holds checkpoints/notes.txt, which no run", "move it elsewhere")
+    notes.unlink()
+    assert main([*fit, *more]) == 0

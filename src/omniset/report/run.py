@@ -66,6 +66,7 @@ class Folder:
             folders.swap(self.path, self.out)
             error.add_note(f"the model is kept in {self.out}, without a report")
         elif self.saved or (resume is not None and has_work(self.path)):  # beside an earlier run, which stays whole
+            folders.interrupted(self.path)
             note_kept(error, self.path)
         else:
             folders.clear(self.path)

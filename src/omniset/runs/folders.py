@@ -165,6 +165,13 @@ def finish(folder: Path, kind: str, command: str) -> None:
     write_record(folder, kind, command, {name: below for name, below in made.items() if name != RECORD})
 
 
+def interrupted(work: Path) -> None:
+    """Say in the hidden folder of a run that ends early what is its own there."""
+    record = read_record(work)
+    if record is not None:
+        write_record(work, record["kind"], record["command"], tree_of(work))
+
+
 def write_record(folder: Path, kind: str, command: str, made: Tree | None) -> None:
     """Say in a folder which run works there and, in the end, what it has made."""
     about = {"format": FORMAT, "format_version": VERSION, "kind": kind, "command": command, "made": made}
@@ -220,7 +227,7 @@ def _remove(folder: Path, made: Tree) -> None:
 
 
 def clear(work: Path) -> None:
-    """Empty the hidden folder in which a run works: all that is in it is the run's."""
+    """Empty the hidden folder in which a run works: all that is in it is the run's, or `take_up` has refused it."""
     for path in work.iterdir():
         if path.name != LOCK:
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
@@ -266,6 +273,8 @@ def take_up(out: Path, kind: str, command: str, resume: bool | None, replace: bo
         record = read_record(work)
         if record is None:
             raise ValueError(f"{work} is in the way of the run, and no run of Omniset has made it: move it elsewhere")
+        if others := [*_others(tree_of(work), {RECORD: None, **record["made"]})] if record["made"] else []:
+            raise ValueError(f"{work} holds {others[0]}, which no run of Omniset has made: move it elsewhere")
         if record["kind"] != kind and has_work(work):
             raise ValueError(
                 f"{work} holds what an unfinished run has done that makes the {record['kind']}: choose another folder, "
@@ -275,6 +284,7 @@ def take_up(out: Path, kind: str, command: str, resume: bool | None, replace: bo
             for path in work.rglob(".*-*"):  # half written, by what was killed
                 if path.is_file():
                     path.unlink()
+            write_record(work, kind, command, None)
             return
         if resume is not None and not replace and has_work(work):
             raise ValueError(
