@@ -69,7 +69,7 @@ def test_the_commands_end_to_end(tmp_path, capsys):
     assert "table.biom: has counts of features, of which --vectors must be given" in capsys.readouterr().err
 
 
-def test_sequences_are_shares_of_their_words(tmp_path):
+def test_sequences_are_shares_of_their_kmers(tmp_path):
     """Words are counted anew, letter by letter; those with N are none."""
     path, long, _ = tables(tmp_path, "biom")
     rng = np.random.default_rng(2)
@@ -100,7 +100,7 @@ SEQUENCES = {
     ),
     "a protein": (">ref0\nMEEP\n", {}, "vectors.fa: line 2: has 'E', which is no base of the IUPAC code"),
     "a table": ("feature,u\nref0,1\n", {}, "vectors.fa: line 1: starts with 'feature,u': FASTA starts with '>'"),
-    "no word": (">ref0\nACGT\n", {"features": ["ACGT"]}, "vectors.fa: 'ACGT' is no word of 3 bases, such as 'AAA'"),
+    "no word": (">ref0\nACGT\n", {"features": ["ACGT"]}, "vectors.fa: 'ACGT' is none of the 3-mers, such as 'AAA'"),
 }
 
 

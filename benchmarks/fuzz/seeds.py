@@ -724,13 +724,9 @@ def model_of_regions(path: Path, rng: Generator) -> None:
 def model_of_microbiomes(path: Path, rng: Generator) -> None:
     from omniset.microbiomes import TaxonClassifier
 
-    small = {
-        **{"words": (3, 5), "width": 24, "members": 2, "lengths": (), "epochs": 1, "batch_size": 16},
-        **{"validation_fraction": 0.25, "device": "cpu", "progress": False},
-    }
-    texts = _references(rng)
+    classifier = TaxonClassifier(lengths=(), epochs=1, device="cpu", progress=False)
     lineages = {f"ref{i}": tuple(_lineage(i).split("; ")) for i in range(FEATURES)}
-    _saved(path, TaxonClassifier(**small).fit(texts, lineages))
+    _saved(path, classifier.fit(_references(rng), lineages))
 
 
 def zipped(parts: dict[str, bytes]) -> bytes:

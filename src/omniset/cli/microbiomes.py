@@ -25,7 +25,7 @@ class Reading:
 
     strand: Literal["auto", "forward"] = option(
         "auto",
-        "Whether reads of the other strand are recognised by their words and turned, or taken as they are.",
+        "Whether reads of the other strand are recognised by their k-mers and turned, or taken as they are.",
         group="data",
     )
 
@@ -211,18 +211,16 @@ def classify(
         folder.write(made, files=written, lines=_lines(calls, made[1]["named"], seconds, against, agreed))
 
 
-@takes(ClassifierOptions)
+@takes(ClassifierOptions, "rank", "ranks", "region", "epochs", "seed", *USING, as_at_fit=True)
 @takes(Saving, "replace")
 def evaluate(
     references: Path | None = None,
     taxonomy: Path | None = None,
+    model: Path | None = None,
     out: Path = Path("evaluation"),
     methods: str | None = None,
     seeds: int = 3,
     sizes: str = "1024,8192,131072",
-    least: int = 2,
-    test_fraction: float = 0.2,
-    unknown_fraction: float = 0.05,
     resume: bool = False,
     **options: Any,
 ) -> None:
@@ -233,14 +231,12 @@ def evaluate(
     Args:
         references: As for fit.
         taxonomy: As for fit.
+        model: Folder that fit wrote: all is learned with its options. null: with those that fit has by default.
         out: Folder for the report, metrics.json, scores.csv.gz and the rows of every seed.
         methods: What to compare, separated by commas: omniset, with-profiles (told the communities), no-context (every
             sequence by itself), no-network; naive-bayes, naive-bayes-sample, naive-bayes-community, nearest. null: all.
         seeds: How often references are divided and all is learned anew.
         sizes: Numbers of reads of the test samples, with commas between; those with unknown taxa have 8192.
-        least: Taxa of fewer distinct sequences are references only, and none of theirs is tested.
-        test_fraction: Share of distinct sequences that is held out.
-        unknown_fraction: Share of taxa that is held out as a whole, to see what is made of reads of unknown taxa.
         resume: Keep what is done in the same folder.
     """
     file, numbers = needed(references=references)[0], whole_numbers("sizes", sizes)
@@ -250,9 +246,10 @@ def evaluate(
     from omniset.report.run import working_folder
     from omniset.runs.console import say, telling
 
-    classifier = TaxonClassifier(**given(ClassifierOptions, options))
+    fitted = {} if model is None else TaxonClassifier.load(model).get_params()
+    classifier = TaxonClassifier(**fitted | _using(options))
     classifier.check_arguments()
-    about: dict[str, Any] = {"reads": [file, taxonomy], "resume": resume, **_place(classifier)}
+    about: dict[str, Any] = {"reads": [file, taxonomy, model], "resume": resume, **_place(classifier)}
     with working_folder(out, "microbiomes", "evaluation", **about) as folder:
         parts, notes = classifier.prepare(file, taxonomy), classifier.notes_
         for note in notes:
@@ -263,9 +260,6 @@ def evaluate(
             methods=split(methods) or None,
             seeds=seeds,
             sizes=numbers,
-            least=least,
-            test_fraction=test_fraction,
-            unknown_fraction=unknown_fraction,
             folder=folder.path,
             resume=resume,
             say=telling(classifier.progress),
@@ -408,7 +402,7 @@ def _write(path: Path, table: Any) -> None:
 
 
 def _using(options: dict[str, Any]) -> dict[str, Any]:
-    """What an artefact does not keep, where it is given."""
+    """Those of the class that are given."""
     return {name: value for name, value in given(ClassifierOptions, options).items() if value is not None}
 
 

@@ -15,9 +15,9 @@ from sklearn.preprocessing import normalize
 
 from omniset.microbiomes.references import References
 from omniset.microbiomes.taxonomy import Taxa
-from omniset.tables.dna import spectra
+from omniset.tables.dna import kmers_of
 
-WORDS = 7
+K = 7
 HASHED = 8192
 ALPHA = 0.001
 ROUNDS = 50  # of expectation and maximisation
@@ -78,20 +78,20 @@ class NaiveBayes(Method):
     def __init__(self, prior: str = "uniform") -> None:
         self.prior = prior
         self.reader = HashingVectorizer(
-            analyzer="char_wb", lowercase=False, ngram_range=(WORDS, WORDS), n_features=HASHED, alternate_sign=False
+            analyzer="char_wb", lowercase=False, ngram_range=(K, K), n_features=HASHED, alternate_sign=False
         )
 
     def fit(self, references: References, chosen: Pairs, profiles: Profiles, taxa: Taxa) -> None:
-        words = self.reader.transform([references.texts[i] for i in references.sequence[chosen]])
-        self.model = MultinomialNB(alpha=ALPHA, fit_prior=False).fit(words, references.taxon[chosen])
+        kmers = self.reader.transform([references.texts[i] for i in references.sequence[chosen]])
+        self.model = MultinomialNB(alpha=ALPHA, fit_prior=False).fit(kmers, references.taxon[chosen])
         self.taxa = references.taxa
         self.share = (1 - SPREAD) * profiles.mean(0) + SPREAD / self.taxa
 
     def read(self, texts: Sequence[str]) -> None:
         self.table = np.full((len(texts), self.taxa), -np.inf, dtype=np.float32)
         for start in range(0, len(texts), TOGETHER):
-            words = self.reader.transform(texts[start : start + TOGETHER])
-            self.table[start : start + words.shape[0], self.model.classes_] = words @ self.model.feature_log_prob_.T
+            kmers = self.reader.transform(texts[start : start + TOGETHER])
+            self.table[start : start + kmers.shape[0], self.model.classes_] = kmers @ self.model.feature_log_prob_.T
 
     def logits(self, rows: Rows, reads: Reads) -> Logits:
         alone = self.table[rows]
@@ -120,16 +120,16 @@ class Nearest(Method):
     """The taxon of the reference with the largest cosine of 7-mer counts."""
 
     def fit(self, references: References, chosen: Pairs, profiles: Profiles, taxa: Taxa) -> None:
-        self.words = _counts([references.texts[i] for i in references.sequence[chosen]])
+        self.kmers = _counts([references.texts[i] for i in references.sequence[chosen]])
         self.order = np.argsort(references.taxon[chosen], kind="stable")
         self.taxon, self.taxa = references.taxon[chosen][self.order], references.taxa
 
     def read(self, texts: Sequence[str]) -> None:
         self.table = np.full((len(texts), self.taxa), -np.inf, dtype=np.float32)
         present, starts = np.unique(self.taxon, return_index=True)
-        words = self.words[self.order].T.tocsc()
+        kmers = self.kmers[self.order].T.tocsc()
         for start in range(0, len(texts), TOGETHER):
-            cosines = (_counts(texts[start : start + TOGETHER]) @ words).toarray()
+            cosines = (_counts(texts[start : start + TOGETHER]) @ kmers).toarray()
             self.table[start : start + len(cosines), present] = np.maximum.reduceat(cosines, starts, axis=1)
 
     def confidence(self, logits: Logits) -> Confidences:
@@ -139,9 +139,9 @@ class Nearest(Method):
 
 def _counts(texts: Sequence[str]) -> sp.csr_array:
     """Of 7-mers, each row of length 1."""
-    words = spectra(texts, WORDS)
-    rows = np.repeat(np.arange(len(texts)), words.sizes.numpy())
+    kmers = kmers_of(texts, K)
+    rows = np.repeat(np.arange(len(texts)), kmers.sizes.numpy())
     table = sp.csr_array(
-        (np.ones(len(rows), dtype=np.float32), (rows, words.words.numpy())), shape=(len(texts), 4**WORDS)
+        (np.ones(len(rows), dtype=np.float32), (rows, kmers.numbers.numpy())), shape=(len(texts), 4**K)
     )
     return sp.csr_array(normalize(table))

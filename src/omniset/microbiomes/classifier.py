@@ -22,7 +22,7 @@ from omniset.microbiomes.calibration import LEAST, Confidence, Trust, learn_trus
 from omniset.microbiomes.candidates import Candidates, candidates_of
 from omniset.microbiomes.explanation import explained, members_of, place_of
 from omniset.microbiomes.model import SequenceNetwork, TaxonNetwork
-from omniset.microbiomes.naive_bayes import WordLikelihood
+from omniset.microbiomes.naive_bayes import KmerLikelihood
 from omniset.microbiomes.options import ClassifierOptions
 from omniset.microbiomes.references import References, choose, held_out, of_files, shares_of
 from omniset.microbiomes.samples import Counts, Samples, Table, matched, read_samples, sequences_of
@@ -42,13 +42,11 @@ from omniset.microbiomes.training import Material, learn_sequences
 from omniset.runs import devices
 from omniset.training import artefacts, schema
 
-ENOUGH, FRACTIONS = 1000, (0.05, 0.2)  # sequences kept back, and bounds of their share, where it is not given
-
 
 class TaxonClassifier(ClassifierOptions, Estimator):
     """A taxon for every read, in the context of its sample.
 
-    Each sequence is scored by itself, by naive Bayes on its words and by a network of its k-mers; then the shares of
+    Each sequence is scored by itself, by naive Bayes and by a network, both of its k-mers; then the shares of
     the taxa in the sample are found by expectation maximisation. What is ambiguous by itself is decided by what else is
     there.
 
@@ -159,18 +157,14 @@ class TaxonClassifier(ClassifierOptions, Estimator):
         start = time.monotonic()
         self.taxa_, self.notes_ = taxa, [*notes]
         rng = np.random.default_rng(self.seed)
-        fraction = self.validation_fraction
-        if fraction is None:
-            fraction = float(np.clip(ENOUGH / len(references.texts), *FRACTIONS))
+        fraction = float(np.clip(self.KEPT_BACK / len(references.texts), *self.FRACTIONS))
         kept_back = held_out(references, fraction, rng)
         of_pairs = kept_back[references.sequence]
         chosen, validation = np.flatnonzero(~of_pairs), np.flatnonzero(of_pairs)
         if len(validation) < LEAST:
-            more = ", or a larger validation_fraction" if fraction < 0.5 else ""
             warnings.warn(
-                "confidences will not be calibrated, and reads of unknown taxa may be named: "
-                f"validation_fraction={fraction:g} keeps {len(validation):,} references back, it takes "
-                f"{LEAST}. Give more references{more}",
+                f"confidences will not be calibrated, and reads of unknown taxa may be named: {len(validation):,} "
+                f"references are kept back, it takes {LEAST}. Give more references",
                 stacklevel=3,
             )
         profiles = None if communities is None else thinned(communities, rng)
@@ -199,8 +193,8 @@ class TaxonClassifier(ClassifierOptions, Estimator):
 
     def _note_trust(self, profiles: bool) -> None:
         """What was learned of how far to trust what."""
-        (by_words, by_network), prior = self.trust_.weights.tolist(), self.trust_.prior
-        self.notes_.append(f"a sequence by itself: naive Bayes counts {by_words:.2f}, the network {by_network:.2f}")
+        (by_kmers, by_network), prior = self.trust_.weights.tolist(), self.trust_.prior
+        self.notes_.append(f"a sequence by itself: naive Bayes counts {by_kmers:.2f}, the network {by_network:.2f}")
         text = f"that all taxa are alike counts as much as {prior.strength:g} of a sample"
         if prior.profiles is not None:
             text += f", and what profiles expect as much as {prior.informed:g}"
@@ -228,7 +222,7 @@ class TaxonClassifier(ClassifierOptions, Estimator):
         """A taxon for every sequence of every sample, with the confidence at each rank.
 
         Args:
-            strand: "auto": words tell sequences of the other strand, which are turned; "forward": none is.
+            strand: "auto": k-mers tell sequences of the other strand, which are turned; "forward": none is.
 
         Raises:
             ValueError: Sequences and table that have no name in common, a table without reads, or bad files.
@@ -309,7 +303,7 @@ class TaxonClassifier(ClassifierOptions, Estimator):
         return {
             "taxa": len(self.taxa_),
             "ranks": [*self.taxa_.ranks],
-            "entries": len(self.network_.likelihood.words),
+            "entries": len(self.network_.likelihood.kmers),
             "profiles": len(self.network_.profiles),
             "strength": prior.strength,
             "informed": prior.informed,
@@ -345,14 +339,10 @@ class TaxonClassifier(ClassifierOptions, Estimator):
         depth_of(self.rank, KNOWN_RANKS if self.ranks is None else check_ranks(self.ranks))
         if self.region is not None:
             primers_of(self.region)
-        if not self.words:
-            raise ValueError("words must have at least one length, got none")
-        if self.width % self.members:
-            raise ValueError(f"width must be divisible by members={self.members}, got {self.width}")
         devices.find(self.device)
 
     def _build(self, taxa: int, entries: int, profiles: int) -> TaxonNetwork:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
-            alone = SequenceNetwork(self.words, self.width, taxa, self.members)
-            return TaxonNetwork(alone, WordLikelihood(taxa, entries), profiles)
+            alone = SequenceNetwork(self.KMERS, self.WIDTH, taxa, self.MEMBERS)
+            return TaxonNetwork(alone, KmerLikelihood(taxa, entries), profiles)

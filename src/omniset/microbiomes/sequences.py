@@ -14,7 +14,7 @@ from torch import Tensor
 
 from omniset.runs.files import replacing
 from omniset.runs.progress import Progress
-from omniset.tables.dna import OTHER, PLAIN, SequenceFile, joined, spectra
+from omniset.tables.dna import OTHER, PLAIN, SequenceFile, joined, kmers_of
 
 IUPAC = {
     **{"A": "A", "C": "C", "G": "G", "T": "T", "R": "AG", "Y": "CT", "S": "CG", "W": "AT", "K": "GT", "M": "AC"},
@@ -27,7 +27,7 @@ REGIONS = {
 }
 MISMATCHES = 0.2  # share of a primer's bases that may differ
 SHORTEST = 50  # bases: shorter sequences stay unassigned
-STRAND = 7  # length of the words that tell a strand
+STRAND = 7  # length of the k-mers that tell a strand
 READ = 4096  # sequences looked at together
 SHORTER, LONGER = 0.9, 1.2  # of the shortest and longest length learned from: beyond, a warning is due
 MASK = np.zeros(256, dtype=np.uint8)  # a bit for each base that a letter may stand for
@@ -191,38 +191,38 @@ def _best(
 # ---------------------------------------------------------------------- strands and lengths
 
 
-def strand_table(texts: Sequence[str], turned: Sequence[str], k: int = STRAND) -> Float[Tensor, " words"]:
-    """How much each word speaks for the strand of `texts`: log of its share there over that in the other strand.
+def strand_table(texts: Sequence[str], turned: Sequence[str], k: int = STRAND) -> Float[Tensor, " kmers"]:
+    """How much each k-mer speaks for the strand of `texts`: log of its share there over that in the other strand.
 
-    Words are counted once more than they occur, so that every weight is finite.
+    They are counted once more than they occur, so that every weight is finite.
     """
     shares = []
     for strand in (texts, turned):
         counts = torch.ones(4**k, dtype=torch.float64)
         for start in range(0, len(strand), 1024):
-            counts += torch.bincount(spectra(strand[start : start + 1024], k).words, minlength=4**k)
+            counts += torch.bincount(kmers_of(strand[start : start + 1024], k).numbers, minlength=4**k)
         shares.append((counts / counts.sum()).log())
     return (shares[0] - shares[1]).float()
 
 
 def readable(
-    texts: Sequence[str], strand: Float[Tensor, " words"], turning: bool
+    texts: Sequence[str], strand: Float[Tensor, " kmers"], turning: bool
 ) -> tuple[list[str], Bool[np.ndarray, " sequences"]]:
     """Sequences on the strand of the references; and which could be read, with a warning of the others.
 
     Args:
         strand: `strand_table` of the references.
-        turning: Words tell sequences of the other strand, which are turned, with a warning.
+        turning: K-mers tell sequences of the other strand, which are turned, with a warning.
     """
     usable = np.zeros(len(texts), dtype=bool)
     plain, turned = [*texts], 0
     for start in range(0, len(texts), READ):
-        words = spectra(plain[start : start + READ], STRAND)
-        usable[start : start + READ] = (words.sizes > SHORTEST - STRAND).numpy()
+        kmers = kmers_of(plain[start : start + READ], STRAND)
+        usable[start : start + READ] = (kmers.sizes > SHORTEST - STRAND).numpy()
         if turning:
-            votes = strand[words.words].double()
+            votes = strand[kmers.numbers].double()
             ends = torch.cat([votes.new_zeros(1), votes.cumsum(0)])
-            score = ends[words.starts + words.sizes] - ends[words.starts]
+            score = ends[kmers.starts + kmers.sizes] - ends[kmers.starts]
             for i in (start + (score < 0).nonzero()[:, 0]).tolist():
                 plain[i], turned = reverse_complement(plain[i]), turned + 1
     if turned:

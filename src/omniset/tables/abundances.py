@@ -16,12 +16,12 @@ from omniset.core.checks import check_multiplicity
 from omniset.core.features import doubt
 from omniset.core.stored import StoredSet
 from omniset.tables.counts import FEATURE, read_feature_table
-from omniset.tables.dna import is_fasta, read_fasta, shares, words_of
+from omniset.tables.dna import all_kmers, is_fasta, kmer_shares, read_fasta
 from omniset.tables.files import Origin, TableFile, listed
 from omniset.tables.folders import require_elements
 from omniset.tables.stored import FileRows, StoredSets
 
-BASES = 3  # of a word
+K = 3  # length of k-mers
 Vectors: TypeAlias = tuple[list[str], list[str], Float[Tensor, "features dim"], list[str]]
 
 
@@ -45,7 +45,7 @@ def open_abundances(
         path: As for `omniset.tables.counts.read_feature_table`.
         vectors: A table with a row per feature: its name, in the column `feature` or in the first one that is called
             as such columns are ("#OTU ID", "id"), and numbers. Or the sequences of the features, in FASTA: the numbers
-            are the shares of the 64 words of three bases, AAA to TTT, among those of the sequence.
+            are the shares of the 64 3-mers, AAA to TTT, among those of the sequence.
         features: Columns of numbers, in this order. Default: all.
         ignore: Columns that are left out.
 
@@ -79,21 +79,21 @@ def open_abundances(
 
 
 def _read_sequences(path: Path, features: Sequence[str] | None, ignore: Sequence[str]) -> Vectors:
-    """As `_read_vectors`, of sequences: shares of their words."""
-    sequences, words = read_fasta(path), words_of(BASES)
-    for word in (*(features or []), *ignore):
-        if word not in words:
-            raise ValueError(f"{path}: {word!r} is no word of {BASES} bases, such as {words[0]!r}")
-    table = shares([*sequences.values()], BASES)
+    """As `_read_vectors`, of sequences: shares of their k-mers."""
+    sequences, kmers = read_fasta(path), all_kmers(K)
+    for name in (*(features or []), *ignore):
+        if name not in kmers:
+            raise ValueError(f"{path}: {name!r} is none of the {K}-mers, such as {kmers[0]!r}")
+    table = kmer_shares([*sequences.values()], K)
     without = np.isnan(table).any(1)
     if without.any():
         name = [*sequences][int(without.argmax())]
-        raise ValueError(f"{path}: {name!r} has no {BASES} bases in a row that are A, C, G or T")
-    columns = [word for word in words if word not in ignore] if features is None else list(features)
+        raise ValueError(f"{path}: {name!r} has no {K} bases in a row that are A, C, G or T")
+    columns = [kmer for kmer in kmers if kmer not in ignore] if features is None else list(features)
     if not columns:
-        raise ValueError(f"{path}: no word is left")
-    chosen = torch.from_numpy(table[:, [words.index(word) for word in columns]])
-    return [*sequences], columns, chosen, [word for word in words if word not in columns]
+        raise ValueError(f"{path}: no {K}-mer is left")
+    chosen = torch.from_numpy(table[:, [kmers.index(kmer) for kmer in columns]])
+    return [*sequences], columns, chosen, [kmer for kmer in kmers if kmer not in columns]
 
 
 def _read_vectors(path: Path, features: Sequence[str] | None, ignore: Sequence[str]) -> Vectors:
