@@ -120,7 +120,10 @@ VECTORS = {
     "no rows": ("feature,u\n", "vectors.csv: has no rows below its header"),
     "twice": ("id,u\nref0,1\nref1,2\nref0,3\n", "line 4: column 'id' names 'ref0' a second time (it was at line 2)"),
     "no number": ("feature,u\nref0,a\n", "vectors.csv: line 2: column 'u' is 'a', it must be a number"),
-    "too large": ("feature,u\nref0,1e39\n", "line 2: column 'u' is too large for 32-bit numbers (at most 3.4e38)"),
+    "too large": (
+        "feature,u\nref0,1e39\n",
+        "line 2: column 'u' is 1e+39, too large for 32-bit numbers (at most 3.4e38)",
+    ),
     "lacking": ("feature,u\nref0,1\n", "vectors.csv: has no vector of feature 'ref1' and "),
     "an index": ("Unnamed: 0,feature,u\n0,ref0,1\n", "column 'Unnamed: 0' would be a feature, but is a row index"),
 }

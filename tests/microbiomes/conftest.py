@@ -20,6 +20,7 @@ def small():
     with pytest.MonkeyPatch.context() as patch:
         for name, value in sizes.items():
             patch.setattr(TaxonClassifier, name, value)
+        patch.setattr("omniset.microbiomes.calibration.SAMPLES", 16)
         yield
 
 

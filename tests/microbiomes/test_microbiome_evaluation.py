@@ -55,22 +55,6 @@ def test_too_little_to_hold_out(references):
         split(few, two.taxa_, seed=3)
 
 
-def test_taxa_of_one_sequence_stay_references(references, monkeypatch):
-    """None of theirs is tested, and a taxon that is tested keeps a reference."""
-    monkeypatch.setattr("omniset.microbiomes.splits.TEST_SHARE", 0.5)
-    texts, lineages = references
-    few = {name: text for i, (name, text) in enumerate(texts.items()) if i % 12 < 1 + (i // 12) % 4}
-    model = TaxonClassifier(**SMALL)
-    every = model.prepare(few, lineages)
-    for seed in range(9):
-        found = split(every, model.taxa_, seed=seed)
-        learned = np.bincount(found.references.taxon[found.train], minlength=8)
-        whole = np.bincount(found.references.taxon, minlength=8)
-        assert learned.min() >= 1
-        assert (learned[whole == 1] == 1).all()
-        assert len(found.test) > 0
-
-
 def test_samples_are_of_tested_sequences_and_their_taxa(references, parts):
     found = parts[1]
     taxon_of = dict(zip(references[0].values(), references[1].values(), strict=True))
@@ -144,6 +128,7 @@ METHODS = ["omniset", "with-profiles", "no-network", "naive-bayes", "naive-bayes
 
 def test_evaluation_resumes(references, tmp_path, monkeypatch):
     monkeypatch.setattr(TaxonClassifier, "FRACTIONS", (0.4, 0.4))
+    monkeypatch.setattr("omniset.microbiomes.splits.REPLICATES", 10)
     model = TaxonClassifier(**SMALL | FEW)
     every = model.prepare(*references)
     options = {"seeds": 2, "sizes": (64, 256), "folder": tmp_path, "methods": METHODS}

@@ -7,27 +7,15 @@ import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from omniset.cli.options import Saving, given, needed, split, takes, whole_numbers
 from omniset.cli.parts import in_parts
 from omniset.microbiomes.options import ClassifierOptions
-from omniset.options import option, options
 
 READS = (".fastq", ".fq", ".fasta", ".fa", ".fna")
 USING = ("device", "progress")
 SHOWN = 10  # rows of an explanation
-
-
-@options
-class Reading:
-    """How reads are read."""
-
-    strand: Literal["auto", "forward"] = option(
-        "auto",
-        "Whether reads of the other strand are recognised by their k-mers and turned, or taken as they are.",
-        group="data",
-    )
 
 
 @takes(ClassifierOptions)
@@ -102,7 +90,6 @@ def _one_abundance(arguments: dict[str, Any]) -> Any:
 @in_parts(
     "reads", _parts, place=lambda path: json.dumps([str(path)]), join=_one_abundance, joined=lambda _: "abundance.tsv"
 )
-@takes(Reading)
 @takes(ClassifierOptions, *USING)
 @takes(Saving)
 def classify(
@@ -186,7 +173,7 @@ def classify(
         if metadata is not None and by is not None:
             column = read_column(metadata, by, ["sample"] if counts is None else counts.names)
         start = time.monotonic()
-        calls = classifier.calls(texts, counts, strand=options["strand"])
+        calls = classifier.calls(texts, counts)
         seconds = time.monotonic() - start
         written = ["taxonomy.tsv", "taxonomy.qza", "calls.tsv.gz", "abundance.tsv"]
         if files and texts is not None and counts is not None:
@@ -274,7 +261,6 @@ def evaluate(
         )
 
 
-@takes(Reading, "strand")
 @takes(ClassifierOptions, *USING)
 @takes(Saving)
 def explain_taxon(
@@ -314,8 +300,7 @@ def explain_taxon(
     new_file(out, counts, sequences)
     classifier = TaxonClassifier.load(model, **_using(options))
     with run_folder(out.parent), noted() as notes:
-        how: dict[str, Any] = {"sample": sample, "top": top, "strand": options["strand"]}
-        explanation = classifier.explain(feature, sequences, read_samples(counts), **how)
+        explanation = classifier.explain(feature, sequences, read_samples(counts), sample=sample, top=top)
         about = explanation.attrs
         of_what = pd.DataFrame({"sample": about["sample"], "explained": feature}, index=explanation.index)
         _write(out, pd.concat([of_what, explanation], axis=1))

@@ -13,6 +13,7 @@ from sklearn.feature_extraction.text import HashingVectorizer
 from sklearn.naive_bayes import MultinomialNB
 from sklearn.preprocessing import normalize
 
+from omniset.microbiomes.abundances import Prior
 from omniset.microbiomes.references import References
 from omniset.microbiomes.taxonomy import Taxa
 from omniset.tables.dna import kmers_of
@@ -97,23 +98,10 @@ class NaiveBayes(Method):
         alone = self.table[rows]
         if self.prior == "community":
             return alone + np.log(self.share)
-        return alone + np.log(most_probable_shares(alone, reads)) if self.prior == "sample" else alone
-
-
-def most_probable_shares(
-    logits: Float[np.ndarray, "distinct taxa"], reads: Float[np.ndarray, " distinct"]
-) -> Float[np.ndarray, " taxa"]:
-    """Abundances of the taxa under which the sample is most probable, by expectation maximisation from equal ones; a
-    tenth is shared by all taxa.
-    """
-    taxa = logits.shape[1]
-    likelihood = np.exp(logits - logits.max(1, keepdims=True)).astype(np.float64)
-    share = np.full(taxa, 1 / taxa)
-    for _ in range(ROUNDS):
-        posterior = likelihood * share
-        posterior *= (reads / posterior.sum(1))[:, None]
-        share = (1 - SPREAD) * posterior.sum(0) / reads.sum() + SPREAD / taxa
-    return share
+        if self.prior == "sample":
+            every = np.broadcast_to(np.arange(self.taxa), alone.shape)
+            return alone + Prior(SPREAD / (1 - SPREAD)).log_shares(every, alone, reads, self.taxa, ROUNDS)
+        return alone
 
 
 class Nearest(Method):

@@ -111,16 +111,14 @@ class TaxonClassifier(ClassifierOptions, Estimator):
         """
         self.check_arguments()
         self.check_resumed(folder, resume)
-        texts, lineages = self._read_references(references, taxonomy)
-        with of_files(references, taxonomy):
-            numbered, taxa, notes = choose(texts, lineages, self.rank, self.region)
+        numbered, lineages = self._prepared(references, taxonomy)
         communities = None
         if profiles is not None:
             table = read_samples(profiles) if isinstance(profiles, (str, Path)) else profiles
             with of_files(profiles):
-                communities, note = shares_of(table, taxa, lineages)
-            notes.append(note)
-        return self.fit_references(numbered, taxa, communities, notes, folder=folder, resume=resume)
+                communities, note = shares_of(table, self.taxa_, lineages)
+            self.notes_.append(note)
+        return self.fit_references(numbered, self.taxa_, communities, self.notes_, folder=folder, resume=resume)
 
     def prepare(self, references: Table, taxonomy: Lineages | None = None) -> References:
         """The references as `fit` learns them. Sets `taxa_` and `notes_`.
@@ -128,20 +126,23 @@ class TaxonClassifier(ClassifierOptions, Estimator):
         Raises:
             ValueError: Bad files, or fewer than two taxa.
         """
-        texts, lineages = self._read_references(references, taxonomy)
-        with of_files(references, taxonomy):
-            numbered, self.taxa_, self.notes_ = choose(texts, lineages, self.rank, self.region)
-        return numbered
+        return self._prepared(references, taxonomy)[0]
 
-    def _read_references(self, references: Table, taxonomy: Lineages | None) -> tuple[dict[str, str], Taxonomy]:
+    def _prepared(self, references: Table, taxonomy: Lineages | None) -> tuple[References, Taxonomy]:
+        """`prepare`, and the taxa by name."""
         if taxonomy is None:
             if not isinstance(references, (str, Path)):
                 raise ValueError("taxonomy must be given where references are no FASTA file with taxa in its headers")
-            return read_references(references, self.ranks, self.progress)
-        texts = sequences_of(references, "references", self.progress)
-        if isinstance(taxonomy, (str, Path)):
-            return texts, read_taxonomy(taxonomy, self.ranks)
-        return texts, lineages_of(taxonomy, self.ranks)
+            texts, lineages = read_references(references, self.ranks, self.progress)
+        else:
+            texts = sequences_of(references, "references", self.progress)
+            if isinstance(taxonomy, (str, Path)):
+                lineages = read_taxonomy(taxonomy, self.ranks)
+            else:
+                lineages = lineages_of(taxonomy, self.ranks)
+        with of_files(references, taxonomy):
+            numbered, self.taxa_, self.notes_ = choose(texts, lineages, self.rank, self.region)
+        return numbered, lineages
 
     def fit_references(
         self,
@@ -204,7 +205,7 @@ class TaxonClassifier(ClassifierOptions, Estimator):
 
     # ------------------------------------------------------------------ classify
 
-    def classify(self, sequences: Table | None = None, counts: Counts | None = None, **options: Any) -> pd.DataFrame:
+    def classify(self, sequences: Table | None = None, counts: Counts | None = None) -> pd.DataFrame:
         """A row per sequence, as QIIME 2 has taxonomies: `Feature ID`, `Taxon`, `Confidence`.
 
         The taxon is named down to the deepest rank whose confidence reaches `threshold`. A sequence that occurs in
@@ -214,37 +215,31 @@ class TaxonClassifier(ClassifierOptions, Estimator):
             sequences: By name, or a FASTA file. None: features of the table are sequences themselves.
             counts: Feature table: `Samples`, a BIOM or text file, or a DataFrame samples x features. None: one sample
                 with each sequence once.
-            **options: As `calls`.
         """
-        return self.calls(sequences, counts, **options).per_feature(self.threshold)
+        return self.calls(sequences, counts).per_feature(self.threshold)
 
-    def calls(self, sequences: Table | None = None, counts: Counts | None = None, *, strand: str = "auto") -> Calls:
+    def calls(self, sequences: Table | None = None, counts: Counts | None = None) -> Calls:
         """A taxon for every sequence of every sample, with the confidence at each rank.
-
-        Args:
-            strand: "auto": k-mers tell sequences of the other strand, which are turned; "forward": none is.
 
         Raises:
             ValueError: Sequences and table that have no name in common, a table without reads, or bad files.
         """
         self.require_fitted()
-        if strand not in ("auto", "forward"):
-            raise ValueError(f"strand must be 'auto' or 'forward', got {strand!r}")
         texts, samples = matched(sequences, counts, self.progress)
         if not samples.counts.nnz:
             raise ValueError("counts has no reads: every count of the table is 0")
-        with self._scored(texts, strand) as (candidates, usable):
+        with self._scored(texts) as (candidates, usable):
             calls = Calls.of(self.trust_, self.taxa_, candidates, usable, samples, self.progress)
         warn_of_strangers(calls, self.region)
         return calls
 
     @contextmanager
-    def _scored(self, texts: Sequence[str], strand: str) -> Iterator[tuple[Candidates, Bool[np.ndarray, " features"]]]:
+    def _scored(self, texts: Sequence[str]) -> Iterator[tuple[Candidates, Bool[np.ndarray, " features"]]]:
         """The candidates of sequences, in files while in use; and which could be read. With warnings of sequences of
         other lengths than those that were learned.
         """
         warn_of_lengths(texts, min([*self.lengths, self.length_]), max([*self.lengths, self.longest_]))
-        plain, usable = readable(texts, self.network_.strand, strand == "auto")
+        plain, usable = readable(texts, self.network_.strand)
         network = self.network_.to(devices.find(self.device)).eval()
         with tempfile.TemporaryDirectory(prefix="omniset-") as scratch:
             yield candidates_of(network, plain, self.progress, Path(scratch)), usable
@@ -260,7 +255,6 @@ class TaxonClassifier(ClassifierOptions, Estimator):
         *,
         sample: str | None = None,
         top: int = 20,
-        strand: str = "auto",
     ) -> pd.DataFrame:
         """Which other members of a sample moved a call.
 
@@ -285,7 +279,7 @@ class TaxonClassifier(ClassifierOptions, Estimator):
         texts, samples = matched(sequences, counts, self.progress)
         row, column = place_of(samples, feature, sample)
         members, reads = members_of(samples, row)
-        with self._scored([texts[i] for i in members], strand) as (candidates, usable):
+        with self._scored([texts[i] for i in members]) as (candidates, usable):
             if not usable[members == column].all():
                 raise ValueError(f"feature {feature!r} is too short or too ambiguous to be read")
             some = np.flatnonzero(usable)
