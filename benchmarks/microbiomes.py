@@ -125,7 +125,7 @@ def rates(model: Path, reads: Path) -> dict[str, float]:
     texts, counts = pooled([reads], False)
     sequences = [texts[name] for name in counts.features]
     times = [time.perf_counter()]
-    plain, usable = readable(sequences, classifier.network_.strand, True)
+    plain, usable = readable(sequences, classifier.network_.strand)
     candidates = candidates_of(classifier.network_, plain)
     times.append(time.perf_counter())
     Calls.of(classifier.trust_, classifier.taxa_, candidates, usable, counts)

@@ -211,17 +211,13 @@ def bags(folder: Path) -> Data:
 
 
 def patients(folder: Path) -> Data:
-    """Stool samples of patients and controls, as multisets of reads: shares of the 64 words of three bases."""
+    """Stool samples of patients and controls, as multisets of reads: shares of the 64 3-mers."""
     from omniset.microbiomes.samples import read_samples
-    from omniset.tables.dna import read_fasta, spectra
+    from omniset.tables.dna import kmer_shares, read_fasta
 
     samples = read_samples(folder / "table.biom")
     texts = read_fasta(folder / "sequences.fasta.xz")
-    words = spectra([texts[name] for name in samples.features], 3)
-    of_sequence = np.repeat(np.arange(len(samples.features)), words.sizes.numpy())
-    shares = np.zeros((len(samples.features), 64), dtype=np.float32)
-    np.add.at(shares, (of_sequence, words.words.numpy()), 1)
-    shares /= shares.sum(1, keepdims=True)
+    shares = kmer_shares([texts[name] for name in samples.features], 3)
     subject = pd.read_csv(folder / "samples.tsv.gz", sep="\t").set_index("#SampleID")["Subject"]
     names = [name for name in samples.names if name in subject.index]
     counts = samples.counts.toarray()[[samples.names.index(name) for name in names]]

@@ -22,7 +22,7 @@ from omniset.core.sets import SetBatch
 from omniset.microbiomes import read_taxonomy
 from omniset.microbiomes.communities import NOISE, Members, de_novo, draw, replicate
 from omniset.microbiomes.references import choose, held_out
-from omniset.tables.dna import read_fasta, spectra
+from omniset.tables.dna import kmers_of, read_fasta
 from paper import figures
 from paper.recipes import Column, Training
 from paper.study import Sample, Study, SummaryNetwork, generator, number
@@ -413,8 +413,8 @@ def _of_words(texts: Sequence[str], learned: Bool[np.ndarray, " sequences"]) -> 
     signs = 2.0 * torch.randint(2, (4**WORDS, WIDTH), generator=generator(Taxonomy.name, "signs")) - 1
     parts = []
     for start in range(0, len(texts), TOGETHER):
-        part = spectra(texts[start : start + TOGETHER], WORDS)
-        summed = F.embedding_bag(part.words, signs, part.starts, mode="sum")
+        part = kmers_of(texts[start : start + TOGETHER], WORDS)
+        summed = F.embedding_bag(part.numbers, signs, part.starts, mode="sum")
         parts.append(summed / part.sizes.clamp(min=1).sqrt()[:, None])
     vectors = torch.cat(parts).double().numpy()
     vectors -= vectors[learned].mean(0)

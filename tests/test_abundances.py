@@ -69,7 +69,7 @@ def test_the_commands_end_to_end(tmp_path, capsys):
     assert "table.biom: has counts of features, of which --vectors must be given" in capsys.readouterr().err
 
 
-def test_sequences_are_shares_of_their_words(tmp_path):
+def test_sequences_are_shares_of_their_kmers(tmp_path):
     """Words are counted anew, letter by letter; those with N are none."""
     path, long, _ = tables(tmp_path, "biom")
     rng = np.random.default_rng(2)
@@ -100,7 +100,7 @@ SEQUENCES = {
     ),
     "a protein": (">ref0\nMEEP\n", {}, "vectors.fa: line 2: has 'E', which is no base of the IUPAC code"),
     "a table": ("feature,u\nref0,1\n", {}, "vectors.fa: line 1: starts with 'feature,u': FASTA starts with '>'"),
-    "no word": (">ref0\nACGT\n", {"features": ["ACGT"]}, "vectors.fa: 'ACGT' is no word of 3 bases, such as 'AAA'"),
+    "no word": (">ref0\nACGT\n", {"features": ["ACGT"]}, "vectors.fa: 'ACGT' is none of the 3-mers, such as 'AAA'"),
 }
 
 
@@ -120,7 +120,10 @@ VECTORS = {
     "no rows": ("feature,u\n", "vectors.csv: has no rows below its header"),
     "twice": ("id,u\nref0,1\nref1,2\nref0,3\n", "line 4: column 'id' names 'ref0' a second time (it was at line 2)"),
     "no number": ("feature,u\nref0,a\n", "vectors.csv: line 2: column 'u' is 'a', it must be a number"),
-    "too large": ("feature,u\nref0,1e39\n", "line 2: column 'u' is too large for 32-bit numbers (at most 3.4e38)"),
+    "too large": (
+        "feature,u\nref0,1e39\n",
+        "line 2: column 'u' is 1e+39, too large for 32-bit numbers (at most 3.4e38)",
+    ),
     "lacking": ("feature,u\nref0,1\n", "vectors.csv: has no vector of feature 'ref1' and "),
     "an index": ("Unnamed: 0,feature,u\n0,ref0,1\n", "column 'Unnamed: 0' would be a feature, but is a row index"),
 }

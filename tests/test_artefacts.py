@@ -83,12 +83,13 @@ def seed():
 
 def reads():
     made = simulate_microbiomes(3, 1)
-    few = {"words": (3, 3), "width": 12, "members": 2, "epochs": 1, "lengths": (100,)}
-    return TaxonClassifier(**few, progress=False, device="cpu").fit(made.references, made.lineages)
+    return TaxonClassifier(epochs=1, lengths=(100,), progress=False, device="cpu").fit(made.references, made.lineages)
 
 
 @pytest.mark.parametrize("make", [genomes, cells, perturber, brain, seed, reads])
-def test_tampering_is_refused(make, tmp_path):
+def test_tampering_is_refused(make, tmp_path, monkeypatch):
+    for name, value in {"KMERS": (3, 3), "WIDTH": 12, "MEMBERS": 2}.items():
+        monkeypatch.setattr(TaxonClassifier, name, value)
     model = make()
     model.save(tmp_path / "model")
     assert_refuses_tampering(type(model).load, tmp_path / "model")

@@ -18,8 +18,8 @@ from omniset import SetClassifier
 from omniset.cli import main
 from omniset.core import bounded
 from omniset.regions.connectivity import read_connectivity
-from omniset.tables import files, point_clouds
-from omniset.tables.counts import read_feature_table
+from omniset.tables import arrays, files, point_clouds
+from omniset.tables.counts import read_samples
 from omniset.tables.dna import SequenceFile
 from omniset.tables.gene_vectors import read_gene_vectors
 from omniset.tables.reading import open_sets
@@ -111,10 +111,6 @@ def zipped(path, members):
             archive.writestr(name, data)
 
 
-def npy(path):
-    np.savez_compressed(path, vectors=np.zeros((MUCH // 40, 5)))
-
-
 def square(path):
     np.savez_compressed(path, connectivity=np.zeros((997, 997)))
 
@@ -154,15 +150,14 @@ def parquet(path):
 HELD = {
     "a.qza": (
         lambda path: zipped(path, {"uuid/data/feature-table.biom": b"\0" * MUCH}),
-        read_feature_table,
+        read_samples,
         "unpack it, and give its feature-table.biom",
     ),
-    "a.npz": (npy, read_gene_vectors, "write it by numpy.savez, which does not pack"),
     "c.npz": (square, read_connectivity, "write it by numpy.savez, which does not pack"),
     "a.pt": (tensor, open_sets, "torch.save does not pack, write it by that"),
     "images.gz": (packed_text, point_clouds.read_idx, "unpack it"),
     "a.mat": (matlab, read_connectivity, "save it with -v6"),
-    "a.biom": (biom, read_feature_table, "unpack it, as by h5repack -f NONE"),
+    "a.biom": (biom, read_samples, "unpack it, as by h5repack -f NONE"),
     "a.h5": (chunked, open_sets, "write smaller ones, as by h5repack"),
     "c.parquet": (parquet, read_connectivity, "write it as .npy, .npz or .h5ad"),
 }
@@ -178,6 +173,33 @@ def test_what_is_held_at_once_is_bounded(name, tmp_path):
     assert str(caught.value).count(str(tmp_path / name)) == 1
 
 
+HEADER = "{'descr': '<f4', 'fortran_order': False, 'shape': (7, 5), }"
+HEADERS = {
+    "cut": ("{'descr': (", 1, "a.npy is cut off, damaged or no .npy file"),
+    "a name": (HEADER.replace("False", "x"), 1, "no .npy file: [^<>]*$"),
+    "version": (HEADER, 3, "no .npy file: the matrix is of version 3 of NumPy's"),
+    "large": (
+        HEADER.replace("7", "9" * 12),
+        1,
+        r"the matrix is said to be float32 of shape \(9+, 5\), which is more than the file holds",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", HEADERS)
+def test_what_an_array_says_of_itself(case, tmp_path):
+    """NumPy takes the memory before it reads."""
+    header, version, message = HEADERS[case]
+    start = b"\x93NUMPY" + bytes([version, 0]) + len(header).to_bytes(2 if version == 1 else 4, "little")
+    (path := tmp_path / "a.npy").write_bytes(start + header.encode("latin1") + bytes(140))
+    with pytest.raises(ValueError, match=message):
+        arrays.mapped_npy(path, "")
+    if case == "large":
+        zipped(tmp_path / "a.npz", {"matrix.npy": path.read_bytes()})
+        with pytest.raises(ValueError, match=message.replace("the matrix", "matrix.npy")):
+            arrays.require_npz(tmp_path / "a.npz")
+
+
 @pytest.mark.parametrize("name", ["s.csv", "s.parquet", "s.npy", "s.pt", "s.h5", "s.h5ad", "s.fcs", "s.biom"])
 def test_a_pipe_is_no_file(name, tmp_path, capsys):
     os.mkfifo(tmp_path / name)
@@ -185,7 +207,7 @@ def test_a_pipe_is_no_file(name, tmp_path, capsys):
     assert capsys.readouterr().err.startswith(f"omniset: error: {name} is a pipe or a device, it must be a file")
 
 
-@pytest.mark.parametrize("read", [read_gene_vectors, read_connectivity, read_feature_table, files.TextFile])
+@pytest.mark.parametrize("read", [read_gene_vectors, read_connectivity, read_samples, files.TextFile])
 @pytest.mark.parametrize("ending", [".csv", ".npy", ".npz", ".mat", ".biom", ".parquet"])
 def test_a_device_is_no_file(read, ending, tmp_path):
     (path := tmp_path / f"a{ending}").symlink_to("/dev/zero")

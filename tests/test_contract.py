@@ -87,8 +87,7 @@ def purchases():
 
 
 BRAIN = " ".join(f"--{name} brain/{name}.csv" for name in ("expression", "connectivity"))
-READS = "--references sim/references.fasta --taxonomy sim/taxonomy.tsv --region 515F-806R --words 3 --width 12 "
-READS += f"--members 1 --epochs 2 --batch_size 16 --validation_fraction 0.25 --lengths 100 {QUIET}"
+READS = f"--references sim/references.fasta --taxonomy sim/taxonomy.tsv --region 515F-806R --epochs 2 {QUIET}"
 SYSTEMS = [
     System(
         "sets",
@@ -129,9 +128,9 @@ SYSTEMS = [
     System(
         "microbiomes",
         "microbiomes simulate --out sim --samples 3",
-        f"fit {READS}",
+        f"fit --lengths 100 {READS}",
         f"classify --table sim/table.tsv --sequences sim/sequences.fasta --out used {QUIET}",
-        f"evaluate --methods omniset,naive-bayes --seeds 1 --sizes 64 --unknown_fraction 0.1 {READS}",
+        f"evaluate --methods omniset,naive-bayes --seeds 1 --sizes 64 --model model {READS}",
         ClassifierOptions,
     ),
     System(

@@ -11,6 +11,7 @@ import torch
 
 from forked import Forked
 from omniset.cli import main
+from omniset.microbiomes.options import ClassifierOptions
 from test_contract import SYSTEMS
 
 ROOT = Path(__file__).parents[1]
@@ -19,13 +20,14 @@ ENDLESS = {  # far more than there is time for
     "genomes": "--epochs=100000 --patience=null",
     "cells": "--epochs=100000",
     "regions": "--epochs=100000",
-    "microbiomes": "--epochs=100000 --patience=null",
+    "microbiomes": "--epochs=100000",
 }
 
 
 @pytest.fixture
 def words_of(tmp_path, monkeypatch):
     """A command that fits a system without end, in a folder with its data."""
+    monkeypatch.setattr(ClassifierOptions, "PATIENCE", None)
 
     def make(name):
         (system,) = (one for one in SYSTEMS if one.name == name)

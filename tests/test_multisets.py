@@ -3,7 +3,7 @@ import pytest
 import torch
 from sklearn.cluster import DBSCAN
 
-from omniset import compact, compacting_pays, multiset_attention
+from omniset import compact, multiset_attention
 from omniset.testing import relative_error
 
 
@@ -103,12 +103,3 @@ def test_bad_arguments():
         getattr(compact, "__wrapped__", compact)(x, method="magic")  # past the type check, where there is one
     with pytest.raises(TypeError, match="nonsense"):
         compact(x, nonsense=1)
-
-
-def test_when_it_pays():
-    # r = 1 - u/n against C_n/(n k): with C_n = n log2 n it pays once r > log2(n) / k.
-    assert compacting_pays(1024, 511, num_inducing=20)  # r = .501 > 10/20
-    assert not compacting_pays(1024, 513, num_inducing=20)  # r = .499
-    assert compacting_pays(1024, 1023, num_inducing=20, cost=0.0)
-    with pytest.raises(ValueError, match="num_unique <= num_elements"):
-        compacting_pays(3, 4, 1)

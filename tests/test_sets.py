@@ -132,32 +132,6 @@ def test_table_and_list_and_batch_are_the_same_collection():
     assert torch.equal(whole(Sets.of(sets, torch.float32))[0], elements)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"x": [1.0, math.nan]}, "column 'x', row 1: nan must be finite"),
-        ({"multiplicity": [2, -1]}, "column 'multiplicity', row 1: -1 must be finite and >= 0"),
-        ({"x": ["1", "two"]}, "column 'x', row 1: 'two' must be a number, as the others are"),
-        ({"x": ["two", "1"]}, "column 'x', row 1: is '1', which is a number, and 'two' is none"),
-        ({"x": [[1], [2]]}, "column 'x' must be numbers or text, it is object"),
-        ({"set": ["a", None]}, "column 'set' is missing in row 1"),
-    ],
-)
-def test_bad_tables(change, message):
-    table = pd.DataFrame({"set": ["a", "b"], "x": [1.0, 2.0], "multiplicity": [1, 1]} | change)
-    with pytest.raises(ValueError, match=message):
-        Sets.of(table, torch.float32)
-
-
-def test_table_without_set_or_features():
-    with pytest.raises(ValueError, match="needs a column 'set'"):
-        Sets.of(pd.DataFrame({"x": [1.0]}), torch.float32)
-    with pytest.raises(ValueError, match="no feature columns"):
-        Sets.of(pd.DataFrame({"set": [1], "element": ["q"]}), torch.float32)
-    with pytest.raises(ValueError, match="at least one set"):
-        Sets.of([], torch.float32)
-
-
 def test_bad_values_in_a_list_name_set_and_element():
     with pytest.raises(ValueError, match=r"set 1: elements\[2, 0\] is nan"):
         Sets.of([np.ones((1, 2)), np.array([[1.0, 1], [1, 1], [np.nan, 1]])], torch.float32)
@@ -530,28 +504,26 @@ class Polarslike:
     """What a Polars frame has in common with it."""
 
     def __init__(self, frame):
-        self.frame, self.columns = frame, [*frame.columns]
+        self.frame, self.columns, self.shape = frame, [*frame.columns], frame.shape
 
     def to_pandas(self):
         return self.frame
 
 
-def test_from_polars_is_from_pandas():
+def test_polars_is_as_pandas():
     for sets in (
-        Sets.from_polars(Polarslike(long_table()), "patient"),
+        Sets.from_pandas(Polarslike(long_table()), "patient"),
         Sets.of(Polarslike(long_table().rename(columns={"patient": "set"}))),
     ):
         assert (lists(sets), sets.features) == (EXPECTED, ["x", "y"])
-    with pytest.raises(ValueError, match="table must be a DataFrame with a method to_pandas, got list"):
-        Sets.from_polars([1, 2])
 
 
-def test_from_polars_of_polars():
+def test_polars_itself():
     polars = pytest.importorskip("polars")
     table = polars.DataFrame(long_table().reset_index(drop=True).to_dict("list"))
-    assert lists(Sets.from_polars(table, "patient")) == EXPECTED
-    with pytest.raises(ValueError, match="method to_pandas, got LazyFrame"):
-        Sets.from_polars(table.lazy(), "patient")
+    assert lists(Sets.from_pandas(table, "patient")) == EXPECTED
+    with pytest.raises(ValueError, match="of pandas or Polars, got LazyFrame"):
+        Sets.from_pandas(table.lazy(), "patient")
 
 
 @pytest.mark.parametrize(
@@ -559,11 +531,14 @@ def test_from_polars_of_polars():
     [
         ({}, {"set_column": "donor"}, "the table needs a column 'donor', it has \\['patient', 'x', .*'element'\\]"),
         ({"patient": ["q", None, "q", "r", "p"]}, {}, "column 'patient' is missing in row 1"),
-        ({"x": [1, 2, np.nan, 4, 5]}, {}, "column 'x', row 2: nan must be finite"),
-        ({"x": pd.array([1, 2, None, 4, 5], dtype="Int64")}, {}, "column 'x', row 2: nan must be finite"),
+        ({"x": [1, 2, np.nan, 4, 5]}, {}, "'x', row 2: is missing, it must be a finite number"),
+        ({"x": pd.array([1, 2, None, 4, 5], dtype="Int64")}, {}, "'x', row 2: is missing, it must be a finite number"),
+        ({"x": ["1", "2", "3", "4", "five"]}, {}, "column 'x', row 4: is 'five', it must be a number$"),
+        ({"x": ["two", "1", "a", "b", "c"]}, {}, "column 'x', row 1: is '1', which is a number, and 'two' is none"),
+        ({"x": [[1]] * 5}, {}, "column 'x' must be numbers or text, it is object"),
         ({"x": [1, 2, 3, 1e39, 5]}, {}, r"column 'x', row 3: is 1e\+39, too large for 32-bit numbers"),
         ({"x": [1j] * 5}, {}, "column 'x' must be numbers or text, it is complex128"),
-        ({"multiplicity": [1, -1, 1, 1, 1]}, {}, "column 'multiplicity', row 1: -1 must be finite and >= 0$"),
+        ({"multiplicity": [1, -1, 1, 1, 1]}, {}, "'multiplicity', row 1: is -1, it must be a finite number >= 0$"),
         ({"multiplicity": [1, 1e39, 1, 1, 1]}, {}, r"column 'multiplicity', row 1: is 1e\+39, too large for 32-bit"),
         ({"multiplicity": [1, 1e-50, 1, 1, 1]}, {}, "'multiplicity', row 1: is 1e-50, too small for 32-bit .* 1.4e-45"),
         ({"set": [3, 5, 7, 1, 1]}, {}, "column 'set' would be a feature, but its name is nearly 'set'"),
@@ -571,6 +546,7 @@ def test_from_polars_of_polars():
         ({}, {"features": ["x", "x"]}, "features must not name one twice: 'x'"),
         ({}, {"features": ["z"]}, "the table has no column 'z'"),
         ({}, {"features": []}, "the table has no feature columns beside 'patient'"),
+        ({}, {"set_column": "set"}, "the table needs a column 'set'"),
     ],
 )
 def test_bad_long_tables(change, options, message):
@@ -581,8 +557,10 @@ def test_bad_long_tables(change, options, message):
 def test_no_table_at_all():
     with pytest.raises(ValueError, match="the table has no rows"):
         Sets.from_pandas(long_table()[:0], "patient")
-    with pytest.raises(ValueError, match="table must be a DataFrame, got list"):
+    with pytest.raises(ValueError, match="table must be a DataFrame of pandas or Polars, got list"):
         Sets.from_pandas([1, 2])
+    with pytest.raises(ValueError, match="at least one set"):
+        Sets.of([])
 
 
 CELLS, DONORS = 23, list("baacbcaabbcabbaccabaccb")

@@ -209,13 +209,6 @@ FORMULAS = ["=1+1", "+a", "-2x", "@x", "\tx", "\rx", "-", "=cmd|' /C calc'!A0"]
 PLAIN = ["a=1", "-1.5", "+3e8", "-inf", "", "'=1", " =1", "ü"]
 
 
-@pytest.fixture
-def _safe():
-    token = SAFE.set(True)
-    yield
-    SAFE.reset(token)
-
-
 def written_frame(path):
     texts = [*FORMULAS, *PLAIN]
     frame = pd.DataFrame({"=n": texts, "-1": pd.Categorical(texts), "p": -0.5})
@@ -230,36 +223,26 @@ def written_frame(path):
     return header, rows
 
 
+@pytest.mark.parametrize("safe", [False, True])
 @pytest.mark.parametrize("kind", [".csv", ".tsv.gz"])
-def test_names_are_written_as_they_are(kind, tmp_path):
-    header, rows = written_frame(tmp_path / f"t{kind}")
-    assert header == ["=n", "=n", "-1", "p"]
-    assert [row[0] for row in rows] == [row[2] for row in rows] == [*FORMULAS, *PLAIN]
-
-
-@pytest.mark.parametrize("kind", [".csv", ".tsv.gz"])
-@pytest.mark.usefixtures("_safe")
-def test_formulas_get_an_apostrophe_where_that_is_asked_for(kind, tmp_path):
-    header, rows = written_frame(tmp_path / f"t{kind}")
-    assert header == ["'=n", "'=n", "-1", "p"]
-    expected = [*(f"'{text}" for text in FORMULAS), *PLAIN]
+def test_formulas_get_an_apostrophe_where_that_is_asked_for(kind, safe, tmp_path):
+    """Names are written as they are else, and Parquet keeps them. Tables of counts, which are no TableWriter's, too."""
+    samples = Samples(["=1+1", "b"], ["@x", "-3"], sp.csr_array([[2.0, 0.0], [5.0, 7.0]]))
+    token = SAFE.set(safe)
+    try:
+        header, rows = written_frame(tmp_path / f"t{kind}")
+        write_samples(tmp_path / "table.tsv", samples)
+        with TableWriter(tmp_path / "t.parquet") as out:
+            out.write(pd.DataFrame({"=n": FORMULAS}))
+    finally:
+        SAFE.reset(token)
+    mark = "'" if safe else ""
+    assert header == [f"{mark}=n", f"{mark}=n", "-1", "p"]
+    expected = [*(f"{mark}{text}" for text in FORMULAS), *PLAIN]
     assert [row[0] for row in rows] == [row[2] for row in rows] == expected
     assert [row[1] for row in rows] == ["", *expected[1:]]
     assert {row[3] for row in rows} == {"-0.5"}
-
-
-@pytest.mark.usefixtures("_safe")
-def test_formulas_in_tables_of_counts(tmp_path):
-    """Which are no TableWriter's."""
-    samples = Samples(["=1+1", "b"], ["@x", "-3"], sp.csr_array([[2.0, 0.0], [5.0, 7.0]]))
-    write_samples(tmp_path / "table.tsv", samples)
-    assert (tmp_path / "table.tsv").read_text() == "#OTU ID\t'=1+1\tb\n'@x\t2\t5\n-3\t0\t7\n"
-
-
-@pytest.mark.usefixtures("_safe")
-def test_parquet_keeps_formulas(tmp_path):
-    with TableWriter(tmp_path / "t.parquet") as out:
-        out.write(pd.DataFrame({"=n": FORMULAS}))
+    assert (tmp_path / "table.tsv").read_text() == f"#OTU ID\t{mark}=1+1\tb\n{mark}@x\t2\t5\n-3\t0\t7\n"
     assert pq.read_table(tmp_path / "t.parquet").to_pydict() == {"=n": FORMULAS}
 
 
@@ -375,6 +358,8 @@ def test_choice_of_the_task(columns, task, tmp_path):
     file = TableFile(text_file(tmp_path, "set,x\na,1\n"))
     assert choose_task(None, values, file, "auto") == task
     assert choose_task(None, values, file, "regression") == "regression"
+    with pytest.raises(ValueError, match="task must be 'auto', 'classification', .* or 'survival', got 'guess'"):
+        choose_task(None, values, file, "guess")
 
 
 @pytest.mark.parametrize("word", ["NA", "nan", "None", "#N/A", "inf"])
@@ -397,13 +382,6 @@ def test_classes_that_are_hardly_meant():
         "l: 'NA' is a class; where it means that the label is missing, leave it out",
         "l: 'Yes' and 'yes' are different classes; are they meant to be?",
     ]
-
-
-def test_unknown_task(tmp_path):
-    with pytest.raises(
-        ValueError, match="task must be 'auto', 'classification', 'regression' or 'survival', got 'guess'"
-    ):
-        choose_task(None, pd.DataFrame(), TableFile(text_file(tmp_path, "set\n")), "guess")
 
 
 def test_numbers_and_choices(tmp_path):

@@ -344,10 +344,7 @@ FORMATS: dict[str, Format] = {
     "cells/10x": Format("filtered_feature_bc_matrix.h5", S.tenx, _cells, needs="anndata"),
     "cells/zarr": Format("cells.zarr", S.zarr, _cells, needs="zarr"),
     "cells/vectors.txt": Format("vectors.txt", S.vectors_text, _vectors, packs=True),
-    "cells/vectors.npy": Format("vectors.npy", S.vectors_npy, _vectors),
-    "cells/vectors.npz": Format("vectors.npz", S.vectors_npz, _vectors),
     "cells/vectors.pt": Format("vectors.pt", S.vectors_torch, _vectors),
-    "cells/vectors.safetensors": Format("vectors.safetensors", S.vectors_safetensors, _vectors),
     "cells/aliases.csv": Format("aliases.csv", S.aliases, _aliases, packs=True),
     "regions/expression.csv": Format(
         "expression.csv", _write_expression(S.expression), lambda p: _regions(expression=p), packs=True

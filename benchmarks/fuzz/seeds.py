@@ -443,15 +443,6 @@ def vectors_text(path: Path, rng: Generator) -> None:
     write_text(path, "12 4\n" + "".join(rows))
 
 
-def vectors_npy(path: Path, rng: Generator) -> None:
-    write_text(path.with_name(f"{path.stem}.names.txt"), "".join(f"{gene}\n" for gene in SYMBOLS))
-    np.save(path, numbers(rng, 12, 4).astype(np.float32))
-
-
-def vectors_npz(path: Path, rng: Generator) -> None:
-    np.savez(path, names=np.array(SYMBOLS), vectors=numbers(rng, 12, 4))
-
-
 def vectors_torch(path: Path, rng: Generator) -> None:
     import torch
 
@@ -459,13 +450,6 @@ def vectors_torch(path: Path, rng: Generator) -> None:
     buffer = io.BytesIO()  # a name would be written into the file
     torch.save({gene: vector.clone() for gene, vector in table.items()}, buffer)
     path.write_bytes(buffer.getvalue())
-
-
-def vectors_safetensors(path: Path, rng: Generator) -> None:
-    import safetensors.numpy
-
-    names = {"names": json.dumps(SYMBOLS)}
-    safetensors.numpy.save_file({"vectors": numbers(rng, 12, 4).astype(np.float32)}, path, names)
 
 
 def aliases(path: Path, rng: Generator) -> None:
@@ -724,13 +708,9 @@ def model_of_regions(path: Path, rng: Generator) -> None:
 def model_of_microbiomes(path: Path, rng: Generator) -> None:
     from omniset.microbiomes import TaxonClassifier
 
-    small = {
-        **{"words": (3, 5), "width": 24, "members": 2, "lengths": (), "epochs": 1, "batch_size": 16},
-        **{"validation_fraction": 0.25, "device": "cpu", "progress": False},
-    }
-    texts = _references(rng)
+    classifier = TaxonClassifier(lengths=(), epochs=1, device="cpu", progress=False)
     lineages = {f"ref{i}": tuple(_lineage(i).split("; ")) for i in range(FEATURES)}
-    _saved(path, TaxonClassifier(**small).fit(texts, lineages))
+    _saved(path, classifier.fit(_references(rng), lineages))
 
 
 def zipped(parts: dict[str, bytes]) -> bytes:

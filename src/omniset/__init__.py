@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from omniset import cells, encoders, engine, explain, genomes, layers, microbiomes, regions, testing
     from omniset.core import sources
     from omniset.core.attention import AttentionState, multiset_attention
-    from omniset.core.multisets import compact, compacting_pays
+    from omniset.core.multisets import compact
     from omniset.core.sets import SetBatch, Sets
     from omniset.engine import EncoderOutput
     from omniset.estimators import SetClassifier, SetRegressor, SetSurvival
@@ -28,7 +28,6 @@ __all__ = [
     "__version__",
     "cells",
     "compact",
-    "compacting_pays",
     "encoders",
     "engine",
     "explain",
@@ -53,7 +52,6 @@ __getattr__, __dir__ = lazily(
         "Sets": "core.sets",
         "cells": "",
         "compact": "core.multisets",
-        "compacting_pays": "core.multisets",
         "encoders": "",
         "engine": "",
         "explain": "",

@@ -1,6 +1,7 @@
 """A made-up marker gene: families, genera and sequences that differ by more and more mutations."""
 
 import gzip
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -8,11 +9,25 @@ import pytest
 from omniset.microbiomes import TaxonClassifier
 
 FORWARD, REVERSE_TURNED = "GTGCCAGCAGCCGCGGTAA", "ATTAGATACCCGGGTAGTCC"  # fit the primers 515F and 806R
-SMALL = {
-    **{"words": (3, 5), "width": 24, "members": 2, "lengths": (), "epochs": 4, "batch_size": 16},
-    **{"learning_rate": 1e-2, "validation_fraction": 0.25, "device": "cpu", "progress": False},
-}
+SMALL = {"lengths": (), "epochs": 4, "learning_rate": 1e-2, "device": "cpu", "progress": False}
 FEW = {"epochs": 1}
+
+
+@contextmanager
+def small():
+    """Networks that learn in a second, and enough sequences kept back."""
+    sizes = {"KMERS": (3, 5), "WIDTH": 24, "MEMBERS": 2, "BATCH_SIZE": 16, "FRACTIONS": (0.25, 0.25)}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in sizes.items():
+            patch.setattr(TaxonClassifier, name, value)
+        patch.setattr("omniset.microbiomes.calibration.SAMPLES", 16)
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def networks_are_small():
+    with small():
+        yield
 
 
 def changed(text, rate, rng):
@@ -45,7 +60,8 @@ def references():
 
 @pytest.fixture(scope="session")
 def classifier(references):
-    return TaxonClassifier(**SMALL).fit(*references)
+    with small():
+        return TaxonClassifier(**SMALL).fit(*references)
 
 
 @pytest.fixture

@@ -18,10 +18,7 @@ from omniset.microbiomes import TaxonClassifier, read_taxonomy
 from omniset.microbiomes.simulate import simulate, write
 from omniset.tables.dna import read_fasta
 
-FIT = (
-    *("--words", "3,5", "--width", 24, "--members", 2, "--epochs", 4, "--batch_size", 16, "--lengths", 100),
-    *("--learning_rate", 0.01, "--validation_fraction", 0.15, "--device", "cpu", "--progress", "false"),
-)
+FIT = ("--epochs", 4, "--lengths", 100, "--learning_rate", 0.01, "--device", "cpu", "--progress", "false")
 
 
 def run(*words, code=0):

@@ -24,51 +24,42 @@ TAXA = Taxa.of([("d", "f1", "a"), ("d", "f1", "b"), ("d", "f2", "c"), ("e", "f3"
 def parts(references):
     model = TaxonClassifier(**SMALL)
     every = model.prepare(*references)
-    return every, split(every, model.taxa_, least=2, test_fraction=0.25, unknown_fraction=0.2, seed=3)
+    return every, split(every, model.taxa_, seed=3)
 
 
 def test_splits_share_nothing(references, parts):
-    every, found = parts
+    found = parts[1]
     known = found.references
     train, test = ({known.texts[known.sequence[i]] for i in pairs} for pairs in (found.train, found.test))
     assert not train & test
     assert not (train | test) & set(found.unknown)
-    assert len(found.taxa) == known.taxa == 7
+    assert len(found.taxa) == known.taxa == 8
     assert len(found.unknown) == len({*references[0].values()}) - len(known.texts)
     text_of = dict(zip(references[0].values(), references[1].values(), strict=True))
     for pair in (*found.train, *found.test):
         assert text_of[known.texts[known.sequence[pair]]] == found.taxa.lineages[known.taxon[pair]]
     assert {text_of[t] for t in found.unknown}.isdisjoint(found.taxa.lineages)
-    with pytest.raises(ValueError, match="no taxon has least=50 distinct"):
-        split(every, model_taxa(references), least=50, test_fraction=0.25, unknown_fraction=0.2, seed=3)
 
 
-def model_taxa(references):
-    model = TaxonClassifier(**SMALL)
-    model.prepare(*references)
-    return model.taxa_
-
-
-def test_taxa_of_one_sequence_stay_references(references):
-    """None of theirs is tested, and a taxon that is tested keeps a reference."""
+def test_too_little_to_hold_out(references):
     texts, lineages = references
-    few = {name: text for i, (name, text) in enumerate(texts.items()) if i % 12 < 1 + (i // 12) % 4}
-    model = TaxonClassifier(**SMALL)
-    every = model.prepare(few, lineages)
-    for seed in range(9):
-        found = split(every, model.taxa_, least=2, test_fraction=0.5, unknown_fraction=0.2, seed=seed)
-        learned = np.bincount(found.references.taxon[found.train], minlength=7)
-        whole = np.bincount(found.references.taxon, minlength=7)
-        assert learned.min() >= 1
-        assert (learned[whole == 1] == 1).all()
-        assert len(found.test) > 0
+    one = TaxonClassifier(**SMALL)
+    each = one.prepare({name: texts[name] for name in [*texts][::12]}, lineages)
+    with pytest.raises(ValueError, match="no taxon has two distinct sequences, one of which could be tested"):
+        split(each, one.taxa_, seed=3)
+    two = TaxonClassifier(**SMALL)
+    few = two.prepare({name: texts[name] for name in [*texts][:24]}, lineages)
+    with pytest.raises(
+        ValueError, match="references must be of at least 3 taxa, one of which is held out, there are 2"
+    ):
+        split(few, two.taxa_, seed=3)
 
 
 def test_samples_are_of_tested_sequences_and_their_taxa(references, parts):
     found = parts[1]
     taxon_of = dict(zip(references[0].values(), references[1].values(), strict=True))
     profiles, tests = communities(found, (64, 128), 3)
-    assert profiles.shape == (1000, 7)
+    assert profiles.shape == (1000, 8)
     assert len(tests) == 5 * 20
     for sample in tests:
         assert sample.reads.sum() == sample.size
@@ -136,9 +127,11 @@ METHODS = ["omniset", "with-profiles", "no-network", "naive-bayes", "naive-bayes
 
 
 def test_evaluation_resumes(references, tmp_path, monkeypatch):
-    model = TaxonClassifier(**SMALL | FEW | {"validation_fraction": 0.4})
+    monkeypatch.setattr(TaxonClassifier, "FRACTIONS", (0.4, 0.4))
+    monkeypatch.setattr("omniset.microbiomes.splits.REPLICATES", 10)
+    model = TaxonClassifier(**SMALL | FEW)
     every = model.prepare(*references)
-    options = {"seeds": 2, "sizes": (64, 256), "unknown_fraction": 0.2, "folder": tmp_path, "methods": METHODS}
+    options = {"seeds": 2, "sizes": (64, 256), "folder": tmp_path, "methods": METHODS}
     whole = evaluate(model, every, **options)
     assert len(whole.rows) == 2 * 6 * 5 * 20
     assert len(whole.pooled) == 2 * 6 * 5
@@ -187,7 +180,7 @@ def test_evaluation_resumes(references, tmp_path, monkeypatch):
 def test_without_ours_there_are_no_gates(references):
     model = TaxonClassifier(**SMALL)
     every = model.prepare(*references)
-    made = evaluate(model, every, methods=["nearest"], seeds=1, sizes=(9, 5), unknown_fraction=0.2).comparison
+    made = evaluate(model, every, methods=["nearest"], seeds=1, sizes=(9, 5)).comparison
     assert made.conditions[0] == f"{KNOWN}, 9 reads"
     assert (made.methods, made.gates, made.verdict()) == (["nearest"], [], "")
 
@@ -199,7 +192,6 @@ def test_without_ours_there_are_no_gates(references):
         ({"methods": []}, "methods must be among"),
         ({"seeds": 0}, "seeds must be >= 1, got 0"),
         ({"sizes": (64, 64)}, r"sizes must be different numbers of reads >= 1, got \[64, 64\]"),
-        ({"test_fraction": 0.6}, "test_fraction must be above 0 and at most 0.5, got 0.6"),
     ],
 )
 def test_what_cannot_be_evaluated(parts, options, message):
@@ -259,7 +251,7 @@ def test_programs_are_given_what_is_known(parts, tmp_path, monkeypatch, programs
     assert method_name in installed()
     found = parts[1]
     method = kind()
-    method.fit(found.references, found.train, np.ones((1, 7)), found.taxa)
+    method.fit(found.references, found.train, np.ones((1, 8)), found.taxa)
     learned = found.train[::3]
     method.read([found.references.texts[i] for i in found.references.sequence[learned]] + ["ACGT" * 20])
     called, sure = method.call(np.arange(len(learned) + 1), np.ones(len(learned) + 1))
@@ -272,11 +264,10 @@ def test_programs_are_given_what_is_known(parts, tmp_path, monkeypatch, programs
     assert not installed()
 
 
-def test_at_the_shell(files, tmp_path, capsys):
+def test_at_the_shell(files, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(TaxonClassifier, "FRACTIONS", (0.4, 0.4))
     words = ["--references", files / "refs.fasta.gz", "--taxonomy", files / "tax.tsv", "--region", "515F-806R"]
-    words += ["--methods", "omniset,naive-bayes", "--seeds", 1, "--sizes", "64,128", "--unknown_fraction", 0.2]
-    words += ["--words", "3,5", "--width", 8, "--members", 1, "--epochs", 1, "--device", "cpu"]
-    words += ["--validation_fraction", 0.4]
+    words += ["--methods", "omniset,naive-bayes", "--seeds", 1, "--sizes", "64,128", "--epochs", 1, "--device", "cpu"]
     out = tmp_path / "out"
     assert main(["microbiomes", "evaluate", *map(str, words), "--progress", "false", "--out", str(out)]) == 0
     captured = capsys.readouterr()
@@ -289,3 +280,25 @@ def test_at_the_shell(files, tmp_path, capsys):
     assert len(rows) == (2 * 5 + 1) * 20  # ours, in small samples, is beside itself in large ones
     assert rows["community"].nunique() == 30
     assert "With unknown taxa" in (out / "report.html").read_text()
+
+
+def test_the_options_are_those_of_the_model(classifier, files, tmp_path):
+    """But for those that are given."""
+    classifier.save(tmp_path / "model")
+    words = ["--references", files / "refs.fasta.gz", "--taxonomy", files / "tax.tsv", "--region", "515F-806R"]
+    words += [
+        "--model",
+        tmp_path / "model",
+        "--methods",
+        "nearest",
+        "--seeds",
+        1,
+        "--sizes",
+        9,
+        "--out",
+        tmp_path / "o",
+    ]
+    assert main(["microbiomes", "evaluate", *map(str, words)]) == 0
+    arguments = json.loads((tmp_path / "o" / "report.json").read_text())["arguments"]
+    asked = {"region": "515F-806R", "device": "auto", "progress": True}
+    assert arguments == json.loads(json.dumps(classifier.get_params())) | asked

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from omniset.microbiomes.references import shares_of
 from omniset.microbiomes.samples import are_sequences, read_column, read_samples
 from omniset.microbiomes.sequences import IUPAC, dereplicate, extract, primers_of, reverse_complement
-from omniset.microbiomes.taxonomy import Taxa, cut, read_taxonomy
+from omniset.microbiomes.taxonomy import Taxa, cut, lineages_of, read_taxonomy
 from omniset.tables.dna import read_fasta
 
 
@@ -88,7 +89,8 @@ def slow_extract(text, forward, reverse, mismatches, shortest):
     return None
 
 
-def test_extract_is_what_a_search_base_by_base_finds():
+def test_extract_is_what_a_search_base_by_base_finds(monkeypatch):
+    monkeypatch.setattr("omniset.microbiomes.sequences.SHORTEST", 10)
     rng = np.random.default_rng(1)
     forward, reverse = primers_of("515F-806R")
     texts, found_one = [], 0
@@ -101,7 +103,7 @@ def test_extract_is_what_a_search_base_by_base_finds():
         text = flank[0] + primers[0] + flank[1] + (primers[1] if number % 7 else "") + flank[2]
         texts.append(reverse_complement(text) if number % 3 == 0 else text)
     texts += ["", "ACGT", forward]
-    found = extract(texts, "515F-806R", shortest=10)
+    found = extract(texts, "515F-806R")
     for text, ours in zip(texts, found, strict=True):
         assert ours == slow_extract(text, forward, reverse, 0.2, 10)
         found_one += ours is not None
@@ -193,7 +195,7 @@ def test_tables_of_all_kinds_are_the_same(tmp_path):
         found = read_samples(path)
         assert (found.names, found.features) == (["A", "B"], ["x", "y", "z"])
         assert np.array_equal(found.counts.toarray(), counts)
-        assert found.taxa == {"x": ("k__B", "p__P"), "y": ("k__B",), "z": ("k__C",)}
+        assert lineages_of(found.taxa) == {"x": ("k__B", "p__P"), "y": ("k__B",), "z": ("k__C",)}
         assert np.array_equal(found.turned().counts.toarray(), counts.T)
     comma = read_samples(written(tmp_path, "t.csv", ",A,B\nx,1,2\n"))
     assert comma.features == ["x"]
@@ -316,7 +318,7 @@ def test_taxa_of_biom_files_as_one_text(tmp_path):
         with h5py.File(path, "r+") as root:
             root.pop("observation/metadata", None)
             root["observation/metadata/taxonomy"] = values
-        assert read_samples(path).taxa == {"x": ("k__B", "p__P"), "y": ("k__B",)}
+        assert read_samples(path).taxa == {"x": "k__B; p__P", "y": "k__B"}
 
 
 def test_a_column_orders_the_samples(tmp_path):
@@ -339,8 +341,9 @@ def test_a_column_orders_the_samples(tmp_path):
 def test_taxa_of_tables_that_cannot_be_read(tmp_path):
     """Few need them: the table is read all the same, and says so."""
     path = written(tmp_path, "t.tsv", "#OTU ID\tA\ttaxonomy\nx\t1\tk__B; c__C\n")
-    with pytest.warns(UserWarning, match=r"t.tsv: its taxa are left out: .*'c__C' at rank 2, phylum belongs there"):
-        assert read_samples(path).taxa == {}
+    taxa = Taxa.of([("k__B", "p__P"), ("k__B", "p__Q")])
+    with pytest.warns(UserWarning, match=r"taxa in the table of profiles are left out: .*'c__C' at rank 2, phylum"):
+        assert shares_of(read_samples(path), taxa, {"x": ("k__B", "p__Q")})[0].tolist() == [[0, 1]]
 
 
 def test_reads_that_say_how_often_they_were_read(tmp_path):

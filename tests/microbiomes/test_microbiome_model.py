@@ -1,4 +1,4 @@
-"""Spectra, communities, the network and the calls, against what is written out by hand."""
+"""K-mers, communities, the network and the calls, against what is written out by hand."""
 
 import numpy as np
 import pytest
@@ -7,21 +7,21 @@ import torch.nn.functional as F
 
 from omniset.microbiomes.abundances import Prior
 from omniset.microbiomes.assignments import Calls
-from omniset.microbiomes.baselines import NaiveBayes, Nearest, most_probable_shares
+from omniset.microbiomes.baselines import NaiveBayes, Nearest
 from omniset.microbiomes.calibration import Confidence, KeptBack, choose_prior, weights_of
 from omniset.microbiomes.candidates import Candidates, candidates_of, most_probable
 from omniset.microbiomes.communities import Members, de_novo, draw, replicate
-from omniset.microbiomes.model import SequenceNetwork, SpectrumProjection, TaxonNetwork
-from omniset.microbiomes.naive_bayes import WordLikelihood
+from omniset.microbiomes.model import KmerProjection, SequenceNetwork, TaxonNetwork
+from omniset.microbiomes.naive_bayes import KmerLikelihood
 from omniset.microbiomes.references import References, held_out
 from omniset.microbiomes.sequences import strand_table
 from omniset.microbiomes.taxonomy import Taxa
-from omniset.tables.dna import spectra
+from omniset.tables.dna import kmers_of
 
 TEXTS = ["ACGTNACGGT", "", "AC", "TTTTTTTTT", "NNNNN", "GATTACA"]
 
 
-def words_of(text, k):
+def kmers_by_hand(text, k):
     found = []
     for i in range(len(text) - k + 1):
         if set(text[i : i + k]) <= set("ACGT"):
@@ -29,30 +29,32 @@ def words_of(text, k):
     return found
 
 
-# ---------------------------------------------------------------------- spectra
+# ---------------------------------------------------------------------- k-mers
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 5])
-def test_spectra_are_all_words(k):
-    found = spectra(TEXTS, k)
-    ours = [w.tolist() for w in found.words.split(found.sizes.tolist())]
-    assert ours == [words_of(text, k) for text in TEXTS]
-    left = torch.arange(len(found.words)) % 3 > 0
+def test_kmers_are_all_of_them(k):
+    found = kmers_of(TEXTS, k)
+    ours = [one.tolist() for one in found.numbers.split(found.sizes.tolist())]
+    assert ours == [kmers_by_hand(text, k) for text in TEXTS]
+    left = torch.arange(len(found.numbers)) % 3 > 0
     thinned = found.without(left)
-    parts = zip(found.words.split(found.sizes.tolist()), left.split(found.sizes.tolist()), strict=True)
-    assert [w.tolist() for w in thinned.words.split(thinned.sizes.tolist())] == [w[m].tolist() for w, m in parts]
+    parts = zip(found.numbers.split(found.sizes.tolist()), left.split(found.sizes.tolist()), strict=True)
+    assert [one.tolist() for one in thinned.numbers.split(thinned.sizes.tolist())] == [
+        one[m].tolist() for one, m in parts
+    ]
 
 
 def test_vectors_are_the_formula():
     torch.manual_seed(0)
     whole = SequenceNetwork((2, 3), 8, 3, 2).double()
-    network: SpectrumProjection = whole.projection
+    network: KmerProjection = whole.projection
     read = network.read(TEXTS)
     found, normalised = network(read), whole.vectors(read)
     for text, ours in zip(TEXTS, found, strict=True):
         total, number = torch.zeros(8, dtype=torch.float64), 0
         for k, table in zip((2, 3), network.tables, strict=True):
-            for word in words_of(text, k):
+            for word in kmers_by_hand(text, k):
                 total, number = total + table.weight[word], number + 1
         assert (ours - total / max(number, 1) ** 0.5).abs().max() < 1e-12
     for part in (slice(0, 4), slice(4, 8)):
@@ -64,7 +66,7 @@ def test_the_strand_table_tells_strands():
     texts = ["".join(rng.choice(list("ACGT"), 50, p=[0.4, 0.3, 0.2, 0.1])) for _ in range(30)]
     turned = [t[::-1].translate(str.maketrans("ACGT", "TGCA")) for t in texts]
     table = strand_table(texts, turned, 3)
-    assert all(table[spectra([t], 3).words].sum() > 0 for t in texts)
+    assert all(table[kmers_of([t], 3).numbers].sum() > 0 for t in texts)
     assert torch.allclose(table, -strand_table(turned, texts, 3))
 
 
@@ -159,8 +161,8 @@ def slow_scores(read, texts, sequence, taxon, taxa):
     """Word by word, from the definition."""
     scores = []
     for t in range(taxa):
-        seen = [w for s, of in zip(sequence, taxon, strict=True) if of == t for w in words_of(texts[s], 7)]
-        words = words_of(read, 7)
+        seen = [w for s, of in zip(sequence, taxon, strict=True) if of == t for w in kmers_by_hand(texts[s], 7)]
+        words = kmers_by_hand(read, 7)
         logs = [np.log((seen.count(w) + 0.001) / (len(seen) + 0.001 * 4**7)) for w in words]
         scores.append(sum(logs) / len(words) ** 0.5 if seen else -1e3 * len(words) ** 0.5)
     return scores
@@ -170,13 +172,13 @@ def slow_scores(read, texts, sequence, taxon, taxa):
 def test_naive_bayes_is_the_formula(counted, monkeypatch):
     monkeypatch.setattr("omniset.microbiomes.naive_bayes.COUNTED", counted)
     parts = of_taxa()
-    likelihood = WordLikelihood.of(*parts, 7)  # two taxa without references
+    likelihood = KmerLikelihood.of(*parts, 7)  # two taxa without references
     reads = [parts[0][0][10:71], parts[0][7][:40] + parts[0][8][40:], "ACGTNNACGTACGTA"]
     expected = np.array([slow_scores(read, *parts, 7) for read in reads])
     for room, block in ((1 << 28, 256), (1 << 28, 2), (3 * 4**7, 2)):
         monkeypatch.setattr("omniset.microbiomes.naive_bayes.BLOCK", block)
         tables = [*likelihood.tables(room)]
-        found = torch.cat([table.scores(spectra(reads, 7)) for table in tables], 1)
+        found = torch.cat([table.scores(kmers_of(reads, 7)) for table in tables], 1)
         assert np.abs(found.numpy() - expected).max() < 1e-4 * np.abs(expected).max()
         assert found.argmax(1).tolist() == expected.argmax(1).tolist()
     assert [(table.first, table.last) for table in tables] == [(0, 3), (3, 6), (6, 7)]
@@ -189,23 +191,23 @@ def test_candidates_are_the_best_of_all_taxa(monkeypatch):
     texts, sequence, taxon = of_taxa(taxa=11, each=2)
     torch.manual_seed(0)
     alone = SequenceNetwork((3,), 4, 11)
-    model = TaxonNetwork(alone, WordLikelihood.of(texts, sequence, taxon, 11))
+    model = TaxonNetwork(alone, KmerLikelihood.of(texts, sequence, taxon, 11))
     reads = [text[5:70] for text in texts[:7]]
     with torch.no_grad():
         logits = alone(alone.projection.read(reads)).numpy()
-    words = next(model.likelihood.tables()).scores(spectra(reads, 7)).numpy()
+    words = next(model.likelihood.tables()).scores(kmers_of(reads, 7)).numpy()
     both = 0.3 * words + 0.3 * logits
     for room in (1 << 28, 4 * 4**7, 1):
         found = candidates_of(model, reads, room=room)
         assert [set(row) for row in found.taxon.tolist()] == [set(row) for row in np.argsort(-both, 1)[:, :3].tolist()]
         for values, table in (
-            (found.words, words),
+            (found.naive_bayes, words),
             (found.network, logits),
             (found.logits(np.array([0.3, 0.3])), both),
         ):
             assert np.allclose(values, np.take_along_axis(table, found.taxon, 1), atol=1e-5)
     likeness = np.stack(
-        [found.words.max(1) / np.sqrt([len(words_of(read, 7)) for read in reads]), found.network.max(1)], 1
+        [found.naive_bayes.max(1) / np.sqrt([len(kmers_by_hand(read, 7)) for read in reads]), found.network.max(1)], 1
     )
     assert np.allclose(found.likeness, likeness)
     less = found.without(found.taxon[:, 1])
@@ -354,12 +356,12 @@ def kept_back(seed=0, sequences=40, taxa=7):
 
 def test_weights_are_those_of_the_least_loss():
     candidates, truth = kept_back()
-    candidates.words[0] = 0  # one that is not among its candidates counts for nothing
+    candidates.naive_bayes[0] = 0  # one that is not among its candidates counts for nothing
     candidates.taxon[0] = (truth[0] + 1) % 7
 
     def loss(weights):
-        logits = torch.from_numpy(candidates.logits(np.zeros(2))) * 0 + weights[0] * torch.from_numpy(candidates.words)
-        logits = logits + weights[1] * torch.from_numpy(candidates.network)
+        parts = (candidates.naive_bayes, candidates.network)
+        logits = sum(w * torch.from_numpy(part).double() for w, part in zip(weights, parts, strict=True))
         return F.cross_entropy(logits[1:], torch.from_numpy(truth[1:]))
 
     weights = torch.tensor(weights_of(candidates, truth), requires_grad=True)
@@ -493,7 +495,9 @@ def test_shares_that_make_the_sample_most_probable():
             posterior = np.array([np.exp(row[t]) * share[t] for t in range(4)])
             summed += number * posterior / posterior.sum()
         share = [0.9 * summed[t] / reads.sum() + 0.1 / 4 for t in range(4)]
-    assert np.allclose(most_probable_shares(logits, reads), share)
+    method = NaiveBayes("sample")
+    method.taxa, method.table = 4, logits
+    assert np.abs(method.logits(np.arange(9), reads) - logits - np.log(share)).max() < 1e-12
 
 
 def test_baselines_name_what_they_know():

@@ -7,27 +7,15 @@ import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from omniset.cli.options import Saving, given, needed, split, takes, whole_numbers
 from omniset.cli.parts import find, in_parts
 from omniset.microbiomes.options import ClassifierOptions
-from omniset.options import option, options
 
 READS = (".fastq", ".fq", ".fasta", ".fa", ".fna")
 USING = ("device", "progress")
 SHOWN = 10  # rows of an explanation
-
-
-@options
-class Reading:
-    """How reads are read."""
-
-    strand: Literal["auto", "forward"] = option(
-        "auto",
-        "Whether reads of the other strand are recognised by their words and turned, or taken as they are.",
-        group="data",
-    )
 
 
 @takes(ClassifierOptions)
@@ -95,7 +83,6 @@ def _one_abundance(made: Mapping[str, Path], out: Path) -> list[str]:
 
 
 @in_parts("reads", _parts, place=lambda path: json.dumps([str(path)]), join=_one_abundance, joined=("abundance.tsv",))
-@takes(Reading)
 @takes(ClassifierOptions, *USING)
 @takes(Saving)
 def classify(
@@ -179,7 +166,7 @@ def classify(
         if metadata is not None and by is not None:
             column = read_column(metadata, by, ["sample"] if counts is None else counts.names)
         start = time.monotonic()
-        calls = classifier.calls(texts, counts, strand=options["strand"])
+        calls = classifier.calls(texts, counts)
         seconds = time.monotonic() - start
         written = ["taxonomy.tsv", "taxonomy.qza", "calls.tsv.gz", "abundance.tsv"]
         if files and texts is not None and counts is not None:
@@ -204,18 +191,16 @@ def classify(
         folder.write(made, files=written, lines=_lines(calls, made[1]["named"], seconds, against, agreed))
 
 
-@takes(ClassifierOptions)
+@takes(ClassifierOptions, "rank", "ranks", "region", "epochs", "seed", *USING, as_at_fit=True)
 @takes(Saving, "replace")
 def evaluate(
     references: Path | None = None,
     taxonomy: Path | None = None,
+    model: Path | None = None,
     out: Path = Path("evaluation"),
     methods: str | None = None,
     seeds: int = 3,
     sizes: str = "1024,8192,131072",
-    least: int = 2,
-    test_fraction: float = 0.2,
-    unknown_fraction: float = 0.05,
     resume: bool = False,
     **options: Any,
 ) -> None:
@@ -226,14 +211,12 @@ def evaluate(
     Args:
         references: As for fit.
         taxonomy: As for fit.
+        model: Folder that fit wrote: all is learned with its options. null: with those that fit has by default.
         out: Folder for the report, metrics.json, scores.csv.gz and the rows of every seed.
         methods: What to compare, separated by commas: omniset, with-profiles (told the communities), no-context (every
             sequence by itself), no-network; naive-bayes, naive-bayes-sample, naive-bayes-community, nearest. null: all.
         seeds: How often references are divided and all is learned anew.
         sizes: Numbers of reads of the test samples, with commas between; those with unknown taxa have 8192.
-        least: Taxa of fewer distinct sequences are references only, and none of theirs is tested.
-        test_fraction: Share of distinct sequences that is held out.
-        unknown_fraction: Share of taxa that is held out as a whole, to see what is made of reads of unknown taxa.
         resume: Keep what is done in the same folder.
     """
     file, numbers = needed(references=references)[0], whole_numbers("sizes", sizes)
@@ -243,9 +226,10 @@ def evaluate(
     from omniset.report.run import working_folder
     from omniset.runs.console import say, telling
 
-    classifier = TaxonClassifier(**given(ClassifierOptions, options))
+    fitted = {} if model is None else TaxonClassifier.load(model).get_params()
+    classifier = TaxonClassifier(**fitted | _using(options))
     classifier.check_arguments()
-    about: dict[str, Any] = {"reads": [file, taxonomy], "resume": resume, **_place(classifier)}
+    about: dict[str, Any] = {"reads": [file, taxonomy, model], "resume": resume, **_place(classifier)}
     with working_folder(out, "microbiomes", "evaluation", **about) as folder:
         parts, notes = classifier.prepare(file, taxonomy), classifier.notes_
         for note in notes:
@@ -256,9 +240,6 @@ def evaluate(
             methods=split(methods) or None,
             seeds=seeds,
             sizes=numbers,
-            least=least,
-            test_fraction=test_fraction,
-            unknown_fraction=unknown_fraction,
             folder=folder.path,
             resume=resume,
             say=telling(classifier.progress),
@@ -273,7 +254,6 @@ def evaluate(
         )
 
 
-@takes(Reading, "strand")
 @takes(ClassifierOptions, *USING)
 @takes(Saving)
 def explain_taxon(
@@ -313,8 +293,7 @@ def explain_taxon(
     new_file(out, counts, sequences)
     classifier = TaxonClassifier.load(model, **_using(options))
     with run_folder(out.parent), noted() as notes:
-        how: dict[str, Any] = {"sample": sample, "top": top, "strand": options["strand"]}
-        explanation = classifier.explain(feature, sequences, read_samples(counts), **how)
+        explanation = classifier.explain(feature, sequences, read_samples(counts), sample=sample, top=top)
         about = explanation.attrs
         of_what = pd.DataFrame({"sample": about["sample"], "explained": feature}, index=explanation.index)
         _write(out, pd.concat([of_what, explanation], axis=1))
@@ -401,7 +380,7 @@ def _write(path: Path, table: Any) -> None:
 
 
 def _using(options: dict[str, Any]) -> dict[str, Any]:
-    """What an artefact does not keep, where it is given."""
+    """Those of the class that are given."""
     return {name: value for name, value in given(ClassifierOptions, options).items() if value is not None}
 
 

@@ -7,8 +7,6 @@ a temporary folder, beyond these bounds: a file of some kilobytes can unpack to 
 from __future__ import annotations
 
 import io
-import zipfile
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -63,15 +61,6 @@ def require_room(size: float, path: str | Path, remedy: str) -> None:
     if size > (most := most_of(packed)):
         bound = f"{TIMES} times its size" if most > WHOLE else _spelled(most)
         raise ValueError(f"{path} is {_spelled(packed)}, packed, and holds more than {bound}: {remedy}")
-
-
-def require_room_of(members: Iterable[zipfile.ZipInfo], path: str | Path, remedy: str) -> None:
-    """`require_room` of what is read whole of a zip file; no member gives more than it claims.
-
-    Raises:
-        ValueError: As it.
-    """
-    require_room(sum(one.file_size for one in members), path, remedy)
 
 
 def most_of(packed: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -89,3 +90,9 @@ def check_features(features: Sequence[str], dim: int) -> None:
         if name in seen:
             raise ValueError(f"features must not name one twice: {name!r}")
         seen.add(name)
+
+
+def short(value: Any) -> str:
+    """A value in an error: its beginning."""
+    text = repr(value)
+    return text if len(text) <= 40 else text[:37] + "..."

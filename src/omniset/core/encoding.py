@@ -9,7 +9,7 @@ import shlex
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -17,58 +17,78 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from jaxtyping import Bool, Float, Shaped
 
+from omniset.core.checks import short
 from omniset.core.features import MISSING
 
 Missing = Literal["error", "indicator"]
 CATEGORIES = 100  # of a column, at most: more are names
 NO_CATEGORY = tuple(word for word in MISSING if word != "none")  # "none" may well be one
 MARKED = '; missing values are taken, and marked, with --missing indicator (Python: missing="indicator")'
-COLUMN: dict[str, Any] = {
-    "name": {"type": "string"},
-    "categories": {"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "null"}]},
-    "mean": {"type": "number"},
-    "marked": {"type": "boolean"},
-}
-SCHEMA: dict[str, Any] = {  # of `Encoding.state`
-    "type": "object",
-    "properties": {
-        "missing": {"enum": ["error", "indicator"]},
-        "columns": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "properties": COLUMN,
-                "required": [*COLUMN],
-                "additionalProperties": False,
-            },
-        },
-    },
-    "required": ["missing", "columns"],
-    "additionalProperties": False,
-}
 
 
 class EncodingError(ValueError):
     """What is wrong with a column as a whole."""
 
 
-@runtime_checkable
-class Block(Protocol):
-    """Some rows of a table, and how an error in them is told."""
+class Block:
+    """Some rows of a table, and how an error in them is told.
 
-    columns: Any  # by name, pa.Array
+    Attributes:
+        columns: By name: numbers, truth values or text.
+        remedy: What else to do about a column that is no number, for its error.
+    """
 
-    def __len__(self) -> int: ...
+    columns: dict[str, pa.Array]
+    remedy = ""
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values()))) if self.columns else 0
 
     def numbers(
         self, column: str, least: float | None = None, values: pa.Array | None = None
     ) -> Float[np.ndarray, " rows"]:
-        """A column, or these values of it, as finite numbers. Raises: ValueError at the first that is none."""
+        """A column, or these values of it, of finite numbers, not below `least`.
+
+        Raises:
+            ValueError: Naming the first that is not.
+        """
+        values = self.columns[column] if values is None else values
+        if pa.types.is_boolean(values.type):
+            values = values.cast(pa.int8())
+        if not _is_number_type(values.type):
+            values = self._parsed(column, pc.utf8_trim_whitespace(self.as_text(column, values)))
+        numbers = values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+        bad = ~np.isfinite(numbers)
+        if least is not None:
+            bad |= numbers < least
+        if bad.any():
+            row = int(bad.argmax())
+            what = "is missing" if not values[row].is_valid else f"is {numbers[row]:g}"
+            bound = "a finite number" if least is None else f"a finite number >= {least:g}"
+            hint = MARKED if least is None and np.isnan(numbers[row]) else ""
+            raise self.error(row, column, f"{what}, it must be {bound}{hint}")
+        return numbers
+
+    def _parsed(self, column: str, values: pa.Array) -> pa.Array:
+        try:
+            return pc.cast(values, pa.float64())
+        except pa.ArrowInvalid:
+            texts = values.to_pylist()
+            row = next(row for row, text in enumerate(texts) if text is not None and not _is_number(text))
+            state = f"is {short(texts[row])}" if texts[row] else "is empty"
+            hint = MARKED if texts[row].lower() in MISSING else ""
+            raise self.error(row, column, f"{state}, it must be a number{self.remedy}{hint}") from None
 
     def as_text(self, column: str, values: pa.Array) -> pa.Array:
         """Values as text. Raises: ValueError where they are neither text nor numbers."""
+        try:
+            return values.cast(pa.string())
+        except pa.ArrowException:
+            raise self.error(None, column, f"must be text or numbers, it is {values.type}") from None
 
-    def error(self, row: int, column: str | None, message: str) -> ValueError: ...
+    def error(self, row: int | None, column: str | None, message: str) -> ValueError:
+        """An error of one of the rows, from 0, or of all."""
+        raise NotImplementedError
 
 
 @dataclass
@@ -308,21 +328,18 @@ def multiplicities(block: Block, dtype: type[np.floating]) -> Float[np.ndarray, 
     return narrow
 
 
-class FrameRows:
-    """All rows of a DataFrame as a block.
+class FrameRows(Block):
+    """All rows of a DataFrame.
 
     Args:
         columns: Labels of the table's columns, by the names that they have here.
     """
 
     def __init__(self, table: pd.DataFrame, columns: Mapping[str, Any]) -> None:
-        self._table = table
         self.columns = {name: self._array(name, table[label]) for name, label in columns.items()}
 
-    def __len__(self) -> int:
-        return len(self._table)
-
-    def _array(self, name: str, values: pd.Series) -> pa.Array:
+    @staticmethod
+    def _array(name: str, values: pd.Series) -> pa.Array:
         if isinstance(values.dtype, pd.CategoricalDtype):
             values = values.astype(values.dtype.categories.dtype if len(values.dtype.categories) else object)
         if values.dtype.kind in "biuf":
@@ -333,32 +350,7 @@ class FrameRows:
             raise ValueError(f"column {name!r} must be numbers or text, it is {values.dtype}")
         return pa.array([None if g else str(v) for g, v in zip(gone, values, strict=True)], pa.string())
 
-    def numbers(
-        self, column: str, least: float | None = None, values: pa.Array | None = None
-    ) -> Float[np.ndarray, " rows"]:
-        given = self.columns[column] if values is None else values
-        if pa.types.is_string(given.type):
-            text = pc.utf8_trim_whitespace(given).to_pylist()
-            for row, value in enumerate(text):
-                if value is None or not _is_number(value):
-                    hint = MARKED if (value or "").lower() in MISSING else ""
-                    raise self.error(row, column, f"{value!r} must be a number, as the others are{hint}")
-            numbers = np.array(text, dtype=np.float64)
-        else:
-            given = given.cast(pa.int8()) if pa.types.is_boolean(given.type) else given
-            numbers = given.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-        bad = ~np.isfinite(numbers) if least is None else ~(np.isfinite(numbers) & (numbers >= least))
-        if bad.any():
-            row = int(bad.argmax())
-            bound = "finite" if least is None else f"finite and >= {least:g}"
-            hint = MARKED if least is None and np.isnan(numbers[row]) else ""
-            raise self.error(row, column, f"{numbers[row]:g} must be {bound}{hint}")
-        return numbers
-
-    def as_text(self, column: str, values: pa.Array) -> pa.Array:
-        return values.cast(pa.string())
-
-    def error(self, row: int, column: str | None, message: str) -> ValueError:
+    def error(self, row: int | None, column: str | None, message: str) -> ValueError:
         return ValueError(f"column {column!r}, row {row}: {message}")
 
 

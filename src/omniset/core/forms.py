@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -56,9 +57,7 @@ def ragged(sets: Sequence[Any], multiplicities: Sequence[Any] | None, dim: int |
             raise ValueError(f"set {number} must be (N, {dims[0]}), got shape {tuple(e.shape)}")
     # Empty sets bring no dtype of their own.
     filled = [e.dtype for e in elements if len(e)] or [torch.get_default_dtype()]
-    dtype = filled[0]
-    for other in filled[1:]:
-        dtype = torch.promote_types(dtype, other)
+    dtype = reduce(torch.promote_types, filled)
     elements = [e.to(dtype) for e in elements]
     if multiplicities is None:
         return elements, [torch.ones(len(e), dtype=real(dtype), device=e.device) for e in elements]
@@ -68,10 +67,8 @@ def ragged(sets: Sequence[Any], multiplicities: Sequence[Any] | None, dim: int |
     for number, (m, e) in enumerate(zip(counts, elements, strict=True)):
         if m.shape != e.shape[:1]:
             raise ValueError(f"multiplicities[{number}] must have length {len(e)}, got shape {tuple(m.shape)}")
-    kinds = [m.dtype for m in counts if len(m)] or [real(dtype)]
-    for kind in kinds[1:]:
-        kinds[0] = torch.promote_types(kinds[0], kind)
-    return elements, [m.to(kinds[0]) for m in counts]
+    kind = reduce(torch.promote_types, [m.dtype for m in counts if len(m)] or [real(dtype)])
+    return elements, [m.to(kind) for m in counts]
 
 
 class MatrixRows:
@@ -115,8 +112,10 @@ def read_table(
     """See `omniset.Sets.from_pandas`."""
     from omniset.core.encoding import Encoding, FrameRows, multiplicities
 
-    if not hasattr(table, "columns"):
-        raise ValueError(f"table must be a DataFrame, got {type(table).__name__}")
+    if not (hasattr(table, "shape") and hasattr(table, "columns")):
+        raise ValueError(f"table must be a DataFrame of pandas or Polars, got {type(table).__name__}")
+    frame: Any = table
+    table = frame.to_pandas() if hasattr(frame, "to_pandas") else frame
     columns = {str(c): c for c in table.columns}
     if len(columns) < table.shape[1]:
         again = table.columns.astype(str).duplicated()

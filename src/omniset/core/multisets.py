@@ -123,29 +123,3 @@ def _dbscan(x: Tensor, eps: float = 0.5, min_samples: int = 1, **options: Any) -
     noise = labels < 0
     labels[noise] = labels.max() + 1 + np.arange(noise.sum())
     return torch.as_tensor(labels, dtype=torch.int64)
-
-
-def compacting_pays(num_elements: int, num_unique: int, num_inducing: int, *, cost: float | None = None) -> bool:
-    """Whether finding duplicates first is cheaper than attending to all elements.
-
-    With redundancy r = 1 - unique / n, induced attention costs O(n k) on the raw set and O(C_n + n (1 - r) k) on the
-    compacted one, so compacting pays when r > C_n / (n k) (Universal Set Transformer, section 5).
-
-    Args:
-        num_elements: n, >= 1.
-        num_unique: Distinct elements among them.
-        num_inducing: k, the inducing points (n itself for full self-attention).
-        cost: C_n in the same unit (score computations). Default: n log2 n, that of sorting.
-
-    >>> compacting_pays(1_000_000, 50_000, num_inducing=64)
-    True
-    >>> compacting_pays(1_000_000, 990_000, num_inducing=64)
-    False
-    """
-    if num_elements < 1 or not 0 <= num_unique <= num_elements or num_inducing < 1:
-        raise ValueError(
-            f"need num_elements >= 1, 0 <= num_unique <= num_elements and num_inducing >= 1, "
-            f"got {num_elements}, {num_unique} and {num_inducing}"
-        )
-    cost = num_elements * math.log2(max(num_elements, 2)) if cost is None else cost
-    return 1 - num_unique / num_elements > cost / (num_elements * num_inducing)

@@ -8,6 +8,7 @@ multiplicity of 0 means "not there": padding, masks, duplicates and weights are 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
 
@@ -18,7 +19,6 @@ from torch import Tensor
 
 from omniset.core import forms
 from omniset.core.checks import check_features, check_finite, check_multiplicity, check_places, check_sizes
-from omniset.core.presence import Presence
 from omniset.core.stored import Rows, Storage, StoredSet
 
 if TYPE_CHECKING:
@@ -28,6 +28,40 @@ if TYPE_CHECKING:
     from omniset.core.encoding import Encoding, Missing
 
 Array = Tensor | np.ndarray
+
+
+@dataclass(frozen=True)
+class Presence:
+    """What multiplicities say, found out once for as long as nobody changes them.
+
+    Attributes:
+        lengths: Of each set the entries up to the last one that is present.
+        once: Whether all entries of the padded sets are present, once each.
+        mark: Of the multiplicities when this was found out; None where PyTorch does not count changes.
+    """
+
+    lengths: Int[np.ndarray, " sets"]
+    once: bool
+    mark: tuple[int, int] | None
+
+    @classmethod
+    def of(cls, multiplicity: Shaped[Tensor, "sets elements"]) -> Presence:
+        m = multiplicity.detach()
+        places = torch.arange(1, m.shape[1] + 1, device=m.device)
+        lengths = ((m > 0) * places).amax(1) if len(places) else m.new_zeros(len(m), dtype=torch.long)
+        *each, once = torch.cat([lengths, (m == 1).all()[None].long()]).tolist()  # one wait for an accelerator
+        return cls(np.array(each, dtype=np.int64), bool(once), _mark(multiplicity))
+
+    def holds(self, multiplicity: Tensor) -> bool:
+        return self.mark is not None and self.mark == _mark(multiplicity)
+
+    def moved(self, multiplicity: Tensor) -> Presence:
+        """That of a copy on another device."""
+        return replace(self, mark=_mark(multiplicity))
+
+
+def _mark(multiplicity: Tensor) -> tuple[int, int] | None:
+    return None if multiplicity.is_inference() else (id(multiplicity), multiplicity._version)
 
 
 class SetBatch:
@@ -213,7 +247,7 @@ class Sets:
 
         Args:
             sets: Sets, which stay as they are; a SetBatch; a list of StoredSet or of N_i x D arrays; or a long table
-                (see `from_pandas`), of pandas or of Polars.
+                (see `from_pandas`).
             dtype: Of the elements.
             features, encoding, missing: See `from_pandas`.
 
@@ -228,7 +262,6 @@ class Sets:
             return cls._join(*sets.to_ragged(), dtype=dtype)
         if hasattr(sets, "columns"):
             table: Any = sets
-            table = table.to_pandas() if hasattr(table, "to_pandas") else table
             return cls.from_pandas(table, features=features, encoding=encoding, missing=missing, dtype=dtype)
         if len(sets) and all(isinstance(stored, StoredSet) for stored in sets):
             return cls.from_stored(sets, features)
@@ -272,9 +305,9 @@ class Sets:
         """Sets of a long table, a row per element, in the order in which they first appear.
 
         Args:
-            table: With a column that names the set of each row, optional columns `multiplicity` and `element` (a name
-                of the element, for predictions of elements), and columns of numbers or text that are the features
-                (`omniset.core.encoding.Encoding`).
+            table: Of pandas or Polars, with a column that names the set of each row, optional columns `multiplicity`
+                and `element` (a name of the element, for predictions of elements), and columns of numbers or text that
+                are the features (`omniset.core.encoding.Encoding`).
             set_column: The column that names the set.
             features: Columns that are features. Default: all others; none of them may look like a row index or a
                 misspelt name of the three.
@@ -288,17 +321,6 @@ class Sets:
                 >= 0.
         """
         return cls.from_rows(**vars(forms.read_table(table, set_column, features, encoding, missing, dtype)))
-
-    @classmethod
-    def from_polars(cls, table: Any, set_column: str = "set", **options: Any) -> Sets:
-        """`from_pandas` of a Polars frame, or of anything else that has a method `to_pandas`.
-
-        Raises:
-            ValueError: It has none: a LazyFrame is collected first. And as `from_pandas`.
-        """
-        if not hasattr(table, "to_pandas"):
-            raise ValueError(f"table must be a DataFrame with a method to_pandas, got {type(table).__name__}")
-        return cls.from_pandas(table.to_pandas(), set_column, **options)
 
     @classmethod
     def from_anndata(

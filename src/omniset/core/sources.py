@@ -1,4 +1,4 @@
-"""Sources: the same sets shard by shard, read anew in every pass. An array on disk, a Parquet file, a function.
+"""Sources: the same sets shard by shard, read anew in every pass. An array on disk, or a function.
 
 An encoder takes them in the place of a SetBatch. With store="disk" or "recompute" no copy of the set is ever in memory,
 neither forward nor backward, and `out.elements` is a source again, of what the encoder made of the elements.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -75,77 +74,11 @@ class ArraySource(Source):
         for start in range(0, max(len(self.array), 1), self.shard_size):
             rows = slice(start, start + self.shard_size)
             m = None if self.multiplicity is None else _tensor(self.multiplicity[rows])[None]
-            with _where(f"rows from {start:,} (counted from 0) of the array"):
+            try:
                 shard = SetBatch(_tensor(self.array[rows])[None], m)
+            except ValueError as error:
+                raise ValueError(f"rows from {start:,} (counted from 0) of the array: {error}") from None
             yield shard
-
-
-class ParquetSource(Source):
-    """Shards of a Parquet file with one row per element, read a few rows at a time.
-
-    Args:
-        path: The file.
-        shard_size: Elements of a shard; the last is as long as what is left.
-        columns: Of the features, in this order. Default: all but `multiplicity`.
-        multiplicity: Column of multiplicities. Default: `multiplicity` where there is one, else 1 each.
-
-    Raises:
-        OSError: The file is not there or cannot be read.
-        ValueError: Not a Parquet file; no columns, one twice, or one that is not there or holds no numbers; a shard
-            size below 1; when read, missing values and those that a SetBatch refuses.
-    """
-
-    def __init__(
-        self,
-        path: str | Path,
-        shard_size: int,
-        columns: Sequence[str] | None = None,
-        multiplicity: str | None = None,
-    ) -> None:
-        import pyarrow as pa  # whoever reads no Parquet needs none
-        import pyarrow.parquet as pq
-
-        check_sizes(shard_size=shard_size)
-        if isinstance(columns, str) or (columns is not None and not len(columns)):
-            raise ValueError(f"columns must be a list of one name or more, got {columns!r}")
-        if columns is not None and len(set(columns)) < len(columns):
-            raise ValueError(f"columns must not name one twice, got {list(columns)}")
-        try:
-            there = pq.read_schema(path).names
-        except pa.ArrowInvalid:
-            raise ValueError(f"{path} is no Parquet file") from None
-        if multiplicity is None and "multiplicity" in there:
-            multiplicity = "multiplicity"
-        self.columns = [name for name in there if name != multiplicity] if columns is None else [*columns]
-        for name in (*self.columns, *([multiplicity] if multiplicity else [])):
-            if name not in there:
-                raise ValueError(f"{path} has no column {name!r}, it has {', '.join(there[:10])}")
-        self.path, self.shard_size, self.multiplicity = Path(path), shard_size, multiplicity
-
-    def __iter__(self) -> Iterator[SetBatch]:
-        import pyarrow.parquet as pq
-
-        wanted = [*self.columns, *([self.multiplicity] if self.multiplicity else [])]
-        row, some = 0, False
-        with pq.ParquetFile(self.path) as file:
-            for block in file.iter_batches(self.shard_size, columns=wanted):
-                numbers = {name: self._numbers(block.column(name), name, row) for name in wanted}
-                m = None if self.multiplicity is None else torch.from_numpy(numbers.pop(self.multiplicity))[None]
-                with _where(f"{self.path}, rows from {row + 1:,}"):
-                    shard = SetBatch(torch.from_numpy(np.stack([*numbers.values()], 1))[None], m)
-                yield shard
-                row, some = row + len(block), True
-        if not some:
-            yield SetBatch(torch.zeros(1, 0, len(self.columns)))
-
-    def _numbers(self, values: Any, name: str, row: int) -> Shaped[np.ndarray, " rows"]:
-        if values.null_count:
-            first = row + values.is_null().to_pylist().index(True) + 1
-            raise ValueError(f"{self.path}, row {first:,}: {name} is missing")
-        numbers = values.to_numpy(zero_copy_only=False)
-        if numbers.dtype.kind not in "biuf":
-            raise ValueError(f"{self.path}: column {name!r} must hold numbers, it holds {values.type}")
-        return numbers.astype(np.float32 if numbers.dtype != np.float64 else np.float64)
 
 
 class FunctionSource(Source):
@@ -215,15 +148,6 @@ def check_dim(batch: SetBatch, dim: int) -> None:
     """Raise ValueError where a batch has another number of features."""
     if batch.elements.shape[2] != dim:
         raise ValueError(f"elements must have {dim} features (input_dim), got {batch.elements.shape[2]}")
-
-
-@contextmanager
-def _where(place: str) -> Iterator[None]:
-    """What is wrong with a shard is said with its place in the source."""
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(f"{place}: {error}") from None
 
 
 def _mapped(array: np.ndarray | str | Path, name: str, axes: int) -> Shaped[np.ndarray, "..."]:

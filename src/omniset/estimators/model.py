@@ -14,7 +14,7 @@ from jaxtyping import Float, Float32, Float64, Shaped
 from torch import Tensor, nn
 
 from omniset import encoders, explain
-from omniset.core.encoding import SCHEMA, Encoding
+from omniset.core.encoding import Encoding
 from omniset.core.sets import SetBatch, Sets, batched
 from omniset.core.sources import Source, source_of
 from omniset.core.stored import StoredSet
@@ -38,6 +38,11 @@ EXPLAINED = 4  # networks of a mixture, of which scores are the mean
 LITTLE = 0.1  # weight in a mixture, below which what is said of its networks tells little of its predictions
 REMOVED = 64  # sets without an element that are made at once
 LARGEST = 1 << 29  # numbers in a set, times its elements, up to which they are left out one by one
+COLUMN = {"name": schema.TEXT, "categories": schema.optional(schema.array(schema.TEXT))}
+COLUMN |= {"mean": schema.NUMBER, "marked": schema.FLAG}
+ENCODING = schema.whole(  # of `Encoding.state`
+    {"missing": {"enum": ["error", "indicator"]}, "columns": schema.array(schema.whole(COLUMN))}
+)
 
 Explanation = Literal["auto", "attribution", "contrast", "attention", "removal"]
 Per = Literal["element", "copy"]
@@ -55,7 +60,7 @@ class SetModel(SetOptions, Estimator):
         "input_dim": schema.COUNT,
         "widths": schema.array(schema.SIZE, minItems=1),
         "features": schema.optional(schema.array(schema.TEXT)),
-        "encoding": schema.optional(SCHEMA),
+        "encoding": schema.optional(ENCODING),
         "reading": schema.OBJECT,
         "targets": schema.array(schema.TEXT),
         "single": schema.FLAG,

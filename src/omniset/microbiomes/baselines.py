@@ -13,11 +13,12 @@ from sklearn.feature_extraction.text import HashingVectorizer
 from sklearn.naive_bayes import MultinomialNB
 from sklearn.preprocessing import normalize
 
+from omniset.microbiomes.abundances import Prior
 from omniset.microbiomes.references import References
 from omniset.microbiomes.taxonomy import Taxa
-from omniset.tables.dna import spectra
+from omniset.tables.dna import kmers_of
 
-WORDS = 7
+K = 7
 HASHED = 8192
 ALPHA = 0.001
 ROUNDS = 50  # of expectation and maximisation
@@ -78,58 +79,45 @@ class NaiveBayes(Method):
     def __init__(self, prior: str = "uniform") -> None:
         self.prior = prior
         self.reader = HashingVectorizer(
-            analyzer="char_wb", lowercase=False, ngram_range=(WORDS, WORDS), n_features=HASHED, alternate_sign=False
+            analyzer="char_wb", lowercase=False, ngram_range=(K, K), n_features=HASHED, alternate_sign=False
         )
 
     def fit(self, references: References, chosen: Pairs, profiles: Profiles, taxa: Taxa) -> None:
-        words = self.reader.transform([references.texts[i] for i in references.sequence[chosen]])
-        self.model = MultinomialNB(alpha=ALPHA, fit_prior=False).fit(words, references.taxon[chosen])
+        kmers = self.reader.transform([references.texts[i] for i in references.sequence[chosen]])
+        self.model = MultinomialNB(alpha=ALPHA, fit_prior=False).fit(kmers, references.taxon[chosen])
         self.taxa = references.taxa
         self.share = (1 - SPREAD) * profiles.mean(0) + SPREAD / self.taxa
 
     def read(self, texts: Sequence[str]) -> None:
         self.table = np.full((len(texts), self.taxa), -np.inf, dtype=np.float32)
         for start in range(0, len(texts), TOGETHER):
-            words = self.reader.transform(texts[start : start + TOGETHER])
-            self.table[start : start + words.shape[0], self.model.classes_] = words @ self.model.feature_log_prob_.T
+            kmers = self.reader.transform(texts[start : start + TOGETHER])
+            self.table[start : start + kmers.shape[0], self.model.classes_] = kmers @ self.model.feature_log_prob_.T
 
     def logits(self, rows: Rows, reads: Reads) -> Logits:
         alone = self.table[rows]
         if self.prior == "community":
             return alone + np.log(self.share)
-        return alone + np.log(most_probable_shares(alone, reads)) if self.prior == "sample" else alone
-
-
-def most_probable_shares(
-    logits: Float[np.ndarray, "distinct taxa"], reads: Float[np.ndarray, " distinct"]
-) -> Float[np.ndarray, " taxa"]:
-    """Abundances of the taxa under which the sample is most probable, by expectation maximisation from equal ones; a
-    tenth is shared by all taxa.
-    """
-    taxa = logits.shape[1]
-    likelihood = np.exp(logits - logits.max(1, keepdims=True)).astype(np.float64)
-    share = np.full(taxa, 1 / taxa)
-    for _ in range(ROUNDS):
-        posterior = likelihood * share
-        posterior *= (reads / posterior.sum(1))[:, None]
-        share = (1 - SPREAD) * posterior.sum(0) / reads.sum() + SPREAD / taxa
-    return share
+        if self.prior == "sample":
+            every = np.broadcast_to(np.arange(self.taxa), alone.shape)
+            return alone + Prior(SPREAD / (1 - SPREAD)).log_shares(every, alone, reads, self.taxa, ROUNDS)
+        return alone
 
 
 class Nearest(Method):
     """The taxon of the reference with the largest cosine of 7-mer counts."""
 
     def fit(self, references: References, chosen: Pairs, profiles: Profiles, taxa: Taxa) -> None:
-        self.words = _counts([references.texts[i] for i in references.sequence[chosen]])
+        self.kmers = _counts([references.texts[i] for i in references.sequence[chosen]])
         self.order = np.argsort(references.taxon[chosen], kind="stable")
         self.taxon, self.taxa = references.taxon[chosen][self.order], references.taxa
 
     def read(self, texts: Sequence[str]) -> None:
         self.table = np.full((len(texts), self.taxa), -np.inf, dtype=np.float32)
         present, starts = np.unique(self.taxon, return_index=True)
-        words = self.words[self.order].T.tocsc()
+        kmers = self.kmers[self.order].T.tocsc()
         for start in range(0, len(texts), TOGETHER):
-            cosines = (_counts(texts[start : start + TOGETHER]) @ words).toarray()
+            cosines = (_counts(texts[start : start + TOGETHER]) @ kmers).toarray()
             self.table[start : start + len(cosines), present] = np.maximum.reduceat(cosines, starts, axis=1)
 
     def confidence(self, logits: Logits) -> Confidences:
@@ -139,9 +127,9 @@ class Nearest(Method):
 
 def _counts(texts: Sequence[str]) -> sp.csr_array:
     """Of 7-mers, each row of length 1."""
-    words = spectra(texts, WORDS)
-    rows = np.repeat(np.arange(len(texts)), words.sizes.numpy())
+    kmers = kmers_of(texts, K)
+    rows = np.repeat(np.arange(len(texts)), kmers.sizes.numpy())
     table = sp.csr_array(
-        (np.ones(len(rows), dtype=np.float32), (rows, words.words.numpy())), shape=(len(texts), 4**WORDS)
+        (np.ones(len(rows), dtype=np.float32), (rows, kmers.numbers.numpy())), shape=(len(texts), 4**K)
     )
     return sp.csr_array(normalize(table))

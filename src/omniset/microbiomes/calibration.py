@@ -139,7 +139,7 @@ def weights_of(
     there = own.any(1)
     if not there.any():
         return np.array(WEIGHTS)
-    parts = np.stack([candidates.words[there], candidates.network[there]]).astype(np.float64)
+    parts = np.stack([candidates.naive_bayes[there], candidates.network[there]]).astype(np.float64)
 
     def loss(weights: np.ndarray) -> tuple[float, np.ndarray]:
         log_share = log_softmax(np.tensordot(weights, parts, 1), axis=1)

@@ -11,14 +11,14 @@ from jaxtyping import Float, Int
 from scipy.special import softmax
 
 from omniset.microbiomes.model import CANDIDATES, TaxonNetwork
-from omniset.microbiomes.naive_bayes import TABLE, WORDS
+from omniset.microbiomes.naive_bayes import TABLE, K
 from omniset.runs.files import reserve
 from omniset.runs.finite import require_finite_outputs
 from omniset.runs.progress import Progress
-from omniset.tables.dna import spectra
+from omniset.tables.dna import kmers_of
 
 TOGETHER = 512  # sequences at a time
-ARRAYS = (("taxon", "i4"), ("words", "f4"), ("network", "f4"))
+ARRAYS = (("taxon", "i4"), ("naive_bayes", "f4"), ("network", "f4"))
 MOST = 16.0  # log-odds
 
 
@@ -28,13 +28,13 @@ class Candidates:
 
     Attributes:
         taxon: (sequences, candidates) numbers.
-        words: Their scores by naive Bayes.
+        naive_bayes: Their scores by it.
         network: Their logits by the network.
-        sizes: (sequences,) words of each sequence.
+        sizes: (sequences,) k-mers of each sequence.
     """
 
     taxon: Int[np.ndarray, "sequences candidates"]
-    words: Float[np.ndarray, "sequences candidates"]
+    naive_bayes: Float[np.ndarray, "sequences candidates"]
     network: Float[np.ndarray, "sequences candidates"]
     sizes: Float[np.ndarray, " sequences"]
 
@@ -43,22 +43,22 @@ class Candidates:
 
     def of(self, some: Int[np.ndarray, " some"]) -> Candidates:
         """Of some sequences."""
-        return Candidates(self.taxon[some], self.words[some], self.network[some], self.sizes[some])
+        return Candidates(self.taxon[some], self.naive_bayes[some], self.network[some], self.sizes[some])
 
     def logits(self, weights: Float[np.ndarray, " two"]) -> Float[np.ndarray, "sequences candidates"]:
         """Of each sequence by itself: the weighted sum."""
-        return weights[0] * self.words.astype(np.float64) + weights[1] * self.network
+        return weights[0] * self.naive_bayes.astype(np.float64) + weights[1] * self.network
 
     def without(self, taxon: Int[np.ndarray, " sequences"]) -> Candidates:
         """As if a taxon of each sequence were not known."""
         own = self.taxon == taxon[:, None]
-        words, network = (np.where(own, -1e3, values) for values in (self.words, self.network))
-        return Candidates(self.taxon, words, network, self.sizes)
+        naive_bayes, network = (np.where(own, -1e3, values) for values in (self.naive_bayes, self.network))
+        return Candidates(self.taxon, naive_bayes, network, self.sizes)
 
     @property
     def likeness(self) -> Float[np.ndarray, "sequences two"]:
-        """How like its nearest taxon each sequence is: mean logarithm of a word's share, and largest logit."""
-        return np.stack([self.words.max(1) / np.sqrt(np.maximum(self.sizes, 1)), self.network.max(1)], 1)
+        """How like its nearest taxon each sequence is: mean logarithm of a k-mer's share, and largest logit."""
+        return np.stack([self.naive_bayes.max(1) / np.sqrt(np.maximum(self.sizes, 1)), self.network.max(1)], 1)
 
 
 def candidates_of(
@@ -72,29 +72,29 @@ def candidates_of(
 
     Args:
         folder: Keep them there in files, mapped into memory; None: in memory.
-        room: Entries of the table of words that is in memory at a time: bounds the memory, and changes nothing.
+        room: Entries of the table of k-mers that is in memory at a time: bounds the memory, and changes nothing.
 
     Raises:
         ValueError: A score that is not finite.
     """
     number, taxa = len(texts), len(network.alone.prototypes)
     shape = (number, min(CANDIDATES, taxa))
-    taxon, words_scores, logits = (_room(name, kind, shape, folder) for name, kind in ARRAYS)
-    made = Candidates(taxon, words_scores, logits, np.zeros(number))
+    taxon, naive_bayes, logits = (_room(name, kind, shape, folder) for name, kind in ARRAYS)
+    made = Candidates(taxon, naive_bayes, logits, np.zeros(number))
     device = network.strand.device
     with Progress("scoring sequences", number * taxa, progress, unit="scores") as bar:
         for table in network.likelihood.tables(room):
             directions = network.directions(table)
             for start in range(0, number, TOGETHER):
                 some = list(texts[start : start + TOGETHER])
-                words = spectra(some, WORDS).to(device)
+                kmers = kmers_of(some, K).to(device)
                 inputs = [one.to(device) for one in network.alone.projection.read(some)]
-                scores = network.candidates(inputs, words, table, directions)
+                scores = network.candidates(inputs, kmers, table, directions)
                 require_finite_outputs(
                     scores[1] + scores[2], [f"number {start + i + 1}" for i in range(len(some))], "sequence"
                 )
                 rows = slice(start, start + len(some))
-                made.sizes[rows] = words.sizes.cpu().numpy()
+                made.sizes[rows] = kmers.sizes.cpu().numpy()
                 _keep_best(
                     made,
                     rows,
@@ -122,7 +122,7 @@ def _keep_best(made: Candidates, rows: slice, new: list[np.ndarray], weights: np
         new: Numbers, scores of naive Bayes, logits.
         before: Taxa that were scored before: only so many of the old candidates are some.
     """
-    arrays = (made.taxon, made.words, made.network)
+    arrays = (made.taxon, made.naive_bayes, made.network)
     width = made.taxon.shape[1]
     old = [array[rows, : min(before, width)] for array in arrays]
     both = [np.concatenate(pair, axis=1) for pair in zip(old, new, strict=True)]

@@ -22,7 +22,7 @@ from omniset.microbiomes.calibration import LEAST, Confidence, Trust, learn_trus
 from omniset.microbiomes.candidates import Candidates, candidates_of
 from omniset.microbiomes.explanation import explained, members_of, place_of
 from omniset.microbiomes.model import SequenceNetwork, TaxonNetwork
-from omniset.microbiomes.naive_bayes import WordLikelihood
+from omniset.microbiomes.naive_bayes import KmerLikelihood
 from omniset.microbiomes.options import ClassifierOptions
 from omniset.microbiomes.references import References, choose, held_out, of_files, shares_of
 from omniset.microbiomes.samples import Counts, Samples, Table, matched, read_samples, sequences_of
@@ -42,13 +42,11 @@ from omniset.microbiomes.training import Material, learn_sequences
 from omniset.runs import devices
 from omniset.training import artefacts, schema
 
-ENOUGH, FRACTIONS = 1000, (0.05, 0.2)  # sequences kept back, and bounds of their share, where it is not given
-
 
 class TaxonClassifier(ClassifierOptions, Estimator):
     """A taxon for every read, in the context of its sample.
 
-    Each sequence is scored by itself, by naive Bayes on its words and by a network of its k-mers; then the shares of
+    Each sequence is scored by itself, by naive Bayes and by a network, both of its k-mers; then the shares of
     the taxa in the sample are found by expectation maximisation. What is ambiguous by itself is decided by what else is
     there.
 
@@ -113,16 +111,14 @@ class TaxonClassifier(ClassifierOptions, Estimator):
         """
         self.check_arguments()
         self.check_resumed(folder, resume)
-        texts, lineages = self._read_references(references, taxonomy)
-        with of_files(references, taxonomy):
-            numbered, taxa, notes = choose(texts, lineages, self.rank, self.region)
+        numbered, lineages = self._prepared(references, taxonomy)
         communities = None
         if profiles is not None:
             table = read_samples(profiles) if isinstance(profiles, (str, Path)) else profiles
             with of_files(profiles):
-                communities, note = shares_of(table, taxa, lineages)
-            notes.append(note)
-        return self.fit_references(numbered, taxa, communities, notes, folder=folder, resume=resume)
+                communities, note = shares_of(table, self.taxa_, lineages)
+            self.notes_.append(note)
+        return self.fit_references(numbered, self.taxa_, communities, self.notes_, folder=folder, resume=resume)
 
     def prepare(self, references: Table, taxonomy: Lineages | None = None) -> References:
         """The references as `fit` learns them. Sets `taxa_` and `notes_`.
@@ -130,20 +126,23 @@ class TaxonClassifier(ClassifierOptions, Estimator):
         Raises:
             ValueError: Bad files, or fewer than two taxa.
         """
-        texts, lineages = self._read_references(references, taxonomy)
-        with of_files(references, taxonomy):
-            numbered, self.taxa_, self.notes_ = choose(texts, lineages, self.rank, self.region)
-        return numbered
+        return self._prepared(references, taxonomy)[0]
 
-    def _read_references(self, references: Table, taxonomy: Lineages | None) -> tuple[dict[str, str], Taxonomy]:
+    def _prepared(self, references: Table, taxonomy: Lineages | None) -> tuple[References, Taxonomy]:
+        """`prepare`, and the taxa by name."""
         if taxonomy is None:
             if not isinstance(references, (str, Path)):
                 raise ValueError("taxonomy must be given where references are no FASTA file with taxa in its headers")
-            return read_references(references, self.ranks, self.progress)
-        texts = sequences_of(references, "references", self.progress)
-        if isinstance(taxonomy, (str, Path)):
-            return texts, read_taxonomy(taxonomy, self.ranks)
-        return texts, lineages_of(taxonomy, self.ranks)
+            texts, lineages = read_references(references, self.ranks, self.progress)
+        else:
+            texts = sequences_of(references, "references", self.progress)
+            if isinstance(taxonomy, (str, Path)):
+                lineages = read_taxonomy(taxonomy, self.ranks)
+            else:
+                lineages = lineages_of(taxonomy, self.ranks)
+        with of_files(references, taxonomy):
+            numbered, self.taxa_, self.notes_ = choose(texts, lineages, self.rank, self.region)
+        return numbered, lineages
 
     def fit_references(
         self,
@@ -159,18 +158,14 @@ class TaxonClassifier(ClassifierOptions, Estimator):
         start = time.monotonic()
         self.taxa_, self.notes_ = taxa, [*notes]
         rng = np.random.default_rng(self.seed)
-        fraction = self.validation_fraction
-        if fraction is None:
-            fraction = float(np.clip(ENOUGH / len(references.texts), *FRACTIONS))
+        fraction = float(np.clip(self.KEPT_BACK / len(references.texts), *self.FRACTIONS))
         kept_back = held_out(references, fraction, rng)
         of_pairs = kept_back[references.sequence]
         chosen, validation = np.flatnonzero(~of_pairs), np.flatnonzero(of_pairs)
         if len(validation) < LEAST:
-            more = ", or a larger validation_fraction" if fraction < 0.5 else ""
             warnings.warn(
-                "confidences will not be calibrated, and reads of unknown taxa may be named: "
-                f"validation_fraction={fraction:g} keeps {len(validation):,} references back, it takes "
-                f"{LEAST}. Give more references{more}",
+                f"confidences will not be calibrated, and reads of unknown taxa may be named: {len(validation):,} "
+                f"references are kept back, it takes {LEAST}. Give more references",
                 stacklevel=3,
             )
         profiles = None if communities is None else thinned(communities, rng)
@@ -199,8 +194,8 @@ class TaxonClassifier(ClassifierOptions, Estimator):
 
     def _note_trust(self, profiles: bool) -> None:
         """What was learned of how far to trust what."""
-        (by_words, by_network), prior = self.trust_.weights.tolist(), self.trust_.prior
-        self.notes_.append(f"a sequence by itself: naive Bayes counts {by_words:.2f}, the network {by_network:.2f}")
+        (by_kmers, by_network), prior = self.trust_.weights.tolist(), self.trust_.prior
+        self.notes_.append(f"a sequence by itself: naive Bayes counts {by_kmers:.2f}, the network {by_network:.2f}")
         text = f"that all taxa are alike counts as much as {prior.strength:g} of a sample"
         if prior.profiles is not None:
             text += f", and what profiles expect as much as {prior.informed:g}"
@@ -210,7 +205,7 @@ class TaxonClassifier(ClassifierOptions, Estimator):
 
     # ------------------------------------------------------------------ classify
 
-    def classify(self, sequences: Table | None = None, counts: Counts | None = None, **options: Any) -> pd.DataFrame:
+    def classify(self, sequences: Table | None = None, counts: Counts | None = None) -> pd.DataFrame:
         """A row per sequence, as QIIME 2 has taxonomies: `Feature ID`, `Taxon`, `Confidence`.
 
         The taxon is named down to the deepest rank whose confidence reaches `threshold`. A sequence that occurs in
@@ -220,37 +215,31 @@ class TaxonClassifier(ClassifierOptions, Estimator):
             sequences: By name, or a FASTA file. None: features of the table are sequences themselves.
             counts: Feature table: `Samples`, a BIOM or text file, or a DataFrame samples x features. None: one sample
                 with each sequence once.
-            **options: As `calls`.
         """
-        return self.calls(sequences, counts, **options).per_feature(self.threshold)
+        return self.calls(sequences, counts).per_feature(self.threshold)
 
-    def calls(self, sequences: Table | None = None, counts: Counts | None = None, *, strand: str = "auto") -> Calls:
+    def calls(self, sequences: Table | None = None, counts: Counts | None = None) -> Calls:
         """A taxon for every sequence of every sample, with the confidence at each rank.
-
-        Args:
-            strand: "auto": words tell sequences of the other strand, which are turned; "forward": none is.
 
         Raises:
             ValueError: Sequences and table that have no name in common, a table without reads, or bad files.
         """
         self.require_fitted()
-        if strand not in ("auto", "forward"):
-            raise ValueError(f"strand must be 'auto' or 'forward', got {strand!r}")
         texts, samples = matched(sequences, counts, self.progress)
         if not samples.counts.nnz:
             raise ValueError("counts has no reads: every count of the table is 0")
-        with self._scored(texts, strand) as (candidates, usable):
+        with self._scored(texts) as (candidates, usable):
             calls = Calls.of(self.trust_, self.taxa_, candidates, usable, samples, self.progress)
         warn_of_strangers(calls, self.region)
         return calls
 
     @contextmanager
-    def _scored(self, texts: Sequence[str], strand: str) -> Iterator[tuple[Candidates, Bool[np.ndarray, " features"]]]:
+    def _scored(self, texts: Sequence[str]) -> Iterator[tuple[Candidates, Bool[np.ndarray, " features"]]]:
         """The candidates of sequences, in files while in use; and which could be read. With warnings of sequences of
         other lengths than those that were learned.
         """
         warn_of_lengths(texts, min([*self.lengths, self.length_]), max([*self.lengths, self.longest_]))
-        plain, usable = readable(texts, self.network_.strand, strand == "auto")
+        plain, usable = readable(texts, self.network_.strand)
         network = self.network_.to(devices.find(self.device)).eval()
         with tempfile.TemporaryDirectory(prefix="omniset-") as scratch:
             yield candidates_of(network, plain, self.progress, Path(scratch)), usable
@@ -266,7 +255,6 @@ class TaxonClassifier(ClassifierOptions, Estimator):
         *,
         sample: str | None = None,
         top: int = 20,
-        strand: str = "auto",
     ) -> pd.DataFrame:
         """Which other members of a sample moved a call.
 
@@ -291,7 +279,7 @@ class TaxonClassifier(ClassifierOptions, Estimator):
         texts, samples = matched(sequences, counts, self.progress)
         row, column = place_of(samples, feature, sample)
         members, reads = members_of(samples, row)
-        with self._scored([texts[i] for i in members], strand) as (candidates, usable):
+        with self._scored([texts[i] for i in members]) as (candidates, usable):
             if not usable[members == column].all():
                 raise ValueError(f"feature {feature!r} is too short or too ambiguous to be read")
             some = np.flatnonzero(usable)
@@ -309,7 +297,7 @@ class TaxonClassifier(ClassifierOptions, Estimator):
         return {
             "taxa": len(self.taxa_),
             "ranks": [*self.taxa_.ranks],
-            "entries": len(self.network_.likelihood.words),
+            "entries": len(self.network_.likelihood.kmers),
             "profiles": len(self.network_.profiles),
             "strength": prior.strength,
             "informed": prior.informed,
@@ -345,14 +333,10 @@ class TaxonClassifier(ClassifierOptions, Estimator):
         depth_of(self.rank, KNOWN_RANKS if self.ranks is None else check_ranks(self.ranks))
         if self.region is not None:
             primers_of(self.region)
-        if not self.words:
-            raise ValueError("words must have at least one length, got none")
-        if self.width % self.members:
-            raise ValueError(f"width must be divisible by members={self.members}, got {self.width}")
         devices.find(self.device)
 
     def _build(self, taxa: int, entries: int, profiles: int) -> TaxonNetwork:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
-            alone = SequenceNetwork(self.words, self.width, taxa, self.members)
-            return TaxonNetwork(alone, WordLikelihood(taxa, entries), profiles)
+            alone = SequenceNetwork(self.KMERS, self.WIDTH, taxa, self.MEMBERS)
+            return TaxonNetwork(alone, KmerLikelihood(taxa, entries), profiles)

@@ -34,8 +34,8 @@ from omniset.trials.comparison import OURS, Aim, Comparison, Score
 from omniset.trials.intervals import Draws, Values
 from omniset.trials.kept import Done, Kept
 
-INFORMED, ALONE, WORDS_ALONE = "with-profiles", "no-context", "no-network"
-VARIANTS = (OURS, INFORMED, ALONE, WORDS_ALONE)
+INFORMED, ALONE, WITHOUT_NETWORK = "with-profiles", "no-context", "no-network"
+VARIANTS = (OURS, INFORMED, ALONE, WITHOUT_NETWORK)
 BASELINES: dict[str, Callable[[], Method]] = {
     "naive-bayes": NaiveBayes,
     "naive-bayes-sample": lambda: NaiveBayes("sample"),
@@ -81,7 +81,7 @@ class Ours:
         if name != OURS:
             profiles = self.profiles if name == INFORMED else None
             prior = Prior(strength=1e12) if name == ALONE else None  # so strong that the sample says nothing
-            more: dict[str, Any] = {"prior": prior, "without_network": name == WORDS_ALONE}
+            more: dict[str, Any] = {"prior": prior, "without_network": name == WITHOUT_NETWORK}
             trust = learn_trust(model.network_, model.taxa_, model.material_, profiles, **more)
         return NetworkMethod(candidates_of(model.network_, self.parts.texts), trust, self.parts.taxa)
 
@@ -318,9 +318,6 @@ def evaluate(
     baselines: Mapping[str, Callable[[], Method]] = BASELINES,
     seeds: int = 3,
     sizes: Sequence[int] = SIZES,
-    least: int = 2,
-    test_fraction: float = 0.2,
-    unknown_fraction: float = 0.05,
     folder: str | Path | None = None,
     resume: bool = False,
     say: Callable[[str], None] = lambda line: None,
@@ -345,18 +342,14 @@ def evaluate(
         raise ValueError(f"seeds must be >= 1, got {seeds}")
     if not sizes or min(sizes) < 1 or len({*sizes}) < len(sizes):
         raise ValueError(f"sizes must be different numbers of reads >= 1, got {list(sizes)}")
-    for name, value in (("test_fraction", test_fraction), ("unknown_fraction", unknown_fraction)):
-        if not 0 < value <= 0.5:
-            raise ValueError(f"{name} must be above 0 and at most 0.5, got {value}")
     store = Kept(folder, resume, say)
-    options: dict[str, Any] = {"least": least, "test_fraction": test_fraction, "unknown_fraction": unknown_fraction}
     arguments = classifier.fingerprint() | {"threshold": classifier.threshold}
     del arguments["seed"]
-    settings = {"sizes": [*sizes], **options, "data": references.checksum(), "arguments": arguments}
+    settings = {"sizes": [*sizes], "data": references.checksum(), "arguments": arguments}
     tables, pooled = [], []
     counted: dict[str, int] = {}
     for seed in range(classifier.seed, classifier.seed + seeds):
-        parts = split(references, classifier.taxa_, seed=seed, **options)
+        parts = split(references, classifier.taxa_, seed)
         counted = counted or parts.sizes()
         profiles, tests = communities(parts, sizes, seed)
         ours = [name for name in VARIANTS if name in methods]

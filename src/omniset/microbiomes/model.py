@@ -1,4 +1,4 @@
-"""What a sequence is by itself: naive Bayes on its words, and a network, each with a score for every taxon."""
+"""What a sequence is by itself: naive Bayes on its k-mers, and a network, each with a score for every taxon."""
 
 from __future__ import annotations
 
@@ -12,36 +12,38 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from omniset.kernels import products
-from omniset.microbiomes.naive_bayes import WordLikelihood, WordTable
+from omniset.microbiomes.naive_bayes import KmerLikelihood, KmerTable
 from omniset.microbiomes.sequences import STRAND
-from omniset.tables.dna import Spectra, spectra
+from omniset.tables.dna import Kmers, kmers_of
 
 CANDIDATES = 64  # taxa of each sequence that a sample chooses among
 WEIGHTS = (0.3, 0.3)  # of naive Bayes and of the network, where too little is kept back to learn them
 
 
-class SpectrumProjection(nn.Module):
-    """Vectors of sequences from their k-mers: sum over k of table_k[words].sum / sqrt(number of words).
+class KmerProjection(nn.Module):
+    """Vectors of sequences: sum over k of table_k[k-mers].sum / sqrt(number of k-mers).
 
     Args:
-        words: Lengths k of the words; a table has 4^k rows.
+        lengths: Of the k-mers; a table has 4^k rows.
         width: Of the vectors.
     """
 
-    def __init__(self, words: Sequence[int], width: int) -> None:
+    def __init__(self, lengths: Sequence[int], width: int) -> None:
         super().__init__()
-        self.words = tuple(words)
-        self.tables = nn.ModuleList(nn.EmbeddingBag(4**k, width, mode="sum") for k in words)
+        self.lengths = tuple(lengths)
+        self.tables = nn.ModuleList(nn.EmbeddingBag(4**k, width, mode="sum") for k in lengths)
         for table in self.tables:
             nn.init.normal_(table.weight, std=0.05)  # type: ignore[arg-type]
 
-    def read(self, texts: Sequence[str]) -> list[Spectra]:
+    def read(self, texts: Sequence[str]) -> list[Kmers]:
         """What `forward` takes."""
-        return [spectra(texts, k) for k in self.words]
+        return [kmers_of(texts, k) for k in self.lengths]
 
-    def forward(self, inputs: list[Spectra]) -> Float[Tensor, "sequences width"]:
-        total = torch.stack([s.sizes for s in inputs]).sum(0).clamp(min=1)
-        summed = torch.stack([t(s.words, s.starts) for t, s in zip(self.tables, inputs, strict=True)]).sum(0)
+    def forward(self, inputs: list[Kmers]) -> Float[Tensor, "sequences width"]:
+        total = torch.stack([one.sizes for one in inputs]).sum(0).clamp(min=1)
+        summed = torch.stack(
+            [table(one.numbers, one.starts) for table, one in zip(self.tables, inputs, strict=True)]
+        ).sum(0)
         return summed / total.to(summed.dtype).sqrt()[:, None]
 
 
@@ -54,19 +56,19 @@ class SequenceNetwork(nn.Module):
     their direction.
 
     Args:
-        words: Lengths of the k-mers.
+        lengths: Of the k-mers.
         width: Of the vectors; divisible by the number of members.
     """
 
-    def __init__(self, words: Sequence[int], width: int, taxa: int, members: int = 1) -> None:
+    def __init__(self, lengths: Sequence[int], width: int, taxa: int, members: int = 1) -> None:
         super().__init__()
-        self.projection = SpectrumProjection(words, width)
+        self.projection = KmerProjection(lengths, width)
         # Only their direction counts, but the longer they are the slower Adam turns them.
         self.prototypes = nn.Parameter(F.normalize(torch.randn(taxa, members, width // members), dim=-1))
         self.log_scale = nn.Parameter(torch.full((members,), math.log(16.0)))
 
-    def vectors(self, inputs: list[Spectra]) -> Float[Tensor, "sequences width"]:
-        """Of spectra, as the projection reads them."""
+    def vectors(self, inputs: list[Kmers]) -> Float[Tensor, "sequences width"]:
+        """Of k-mers, as the projection reads them."""
         members = self.projection(inputs).unflatten(-1, self.prototypes.shape[1:])
         return F.layer_norm(members, members.shape[-1:]).flatten(-2)
 
@@ -87,12 +89,12 @@ class SequenceNetwork(nn.Module):
         taxa = F.normalize(self.prototypes, dim=-1) * self.log_scale.exp()[:, None]
         return torch.einsum("nmw,tmw->mnt", members, taxa)
 
-    def forward(self, inputs: list[Spectra]) -> Float[Tensor, "sequences taxa"]:
+    def forward(self, inputs: list[Kmers]) -> Float[Tensor, "sequences taxa"]:
         return self.logits(self.vectors(inputs), self.directions())
 
 
 class TaxonNetwork(nn.Module):
-    """What a read is by itself: naive Bayes on its words and a network of its sequence.
+    """What a read is by itself: naive Bayes on its k-mers and a network of its sequence.
 
     Args:
         alone: The network.
@@ -101,14 +103,14 @@ class TaxonNetwork(nn.Module):
     Attributes:
         weights: (2,) of the scores of naive Bayes and of the network's logits in their sum.
         profiles: (profiles, taxa) of the habitat, from `profiles=` at fit; none: (0, taxa).
-        strand: How much each word of `STRAND` bases speaks for the strand of the references.
+        strand: How much each k-mer of `STRAND` bases speaks for the strand of the references.
     """
 
     strand: Tensor
     weights: Tensor
     profiles: Tensor
 
-    def __init__(self, alone: SequenceNetwork, likelihood: WordLikelihood, profiles: int = 0) -> None:
+    def __init__(self, alone: SequenceNetwork, likelihood: KmerLikelihood, profiles: int = 0) -> None:
         super().__init__()
         self.alone, self.likelihood = alone, likelihood
         self.register_buffer("weights", torch.tensor(WEIGHTS, dtype=torch.float64))
@@ -116,26 +118,26 @@ class TaxonNetwork(nn.Module):
         self.register_buffer("strand", torch.zeros(4**STRAND))
 
     @torch.no_grad()
-    def directions(self, table: WordTable) -> Float[Tensor, "rows width"]:
+    def directions(self, table: KmerTable) -> Float[Tensor, "rows width"]:
         """Of the taxa of a table; rows of zeros are added, up to whole tiles of matrix products."""
         directions = self.alone.directions(slice(table.first, table.last))
         return F.pad(directions, (0, 0, 0, -len(directions) % products.ROUND))
 
     @torch.no_grad()
     def candidates(
-        self, inputs: list[Spectra], words: Spectra, table: WordTable, directions: Float[Tensor, "rows width"]
+        self, inputs: list[Kmers], kmers: Kmers, table: KmerTable, directions: Float[Tensor, "rows width"]
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The most probable taxa of sequences among those of a table: their numbers, and the two scores of each.
 
         Args:
-            inputs: Spectra, as the projection reads them.
-            words: Of `likelihood`'s length.
+            inputs: As the projection reads them.
+            kmers: Of `likelihood`'s length.
             directions: Those of the table.
         """
-        scores = table.scores(words)
+        scores = table.scores(kmers)
         logits = self.alone.logits(self.alone.vectors(inputs), directions)[:, : scores.shape[1]]
-        by_words, by_network = self.weights.to(scores.dtype)
-        best = _largest(by_words * scores + by_network * logits, min(CANDIDATES, scores.shape[1]))
+        by_kmers, by_network = self.weights.to(scores.dtype)
+        best = _largest(by_kmers * scores + by_network * logits, min(CANDIDATES, scores.shape[1]))
         return table.first + best, scores.gather(1, best), logits.gather(1, best)
 
 

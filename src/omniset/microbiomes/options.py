@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY
+from typing import ClassVar
 
 from omniset import options as shared
 from omniset.options import Computing, option, options
@@ -11,7 +12,27 @@ from omniset.options import Computing, option, options
 
 @options
 class ClassifierOptions(Computing):
-    """How a model of marker genes is made."""
+    """How a model of marker genes is made.
+
+    Attributes:
+        KMERS: Lengths of the network's k-mers.
+        WIDTH: Of a sequence's vector.
+        MEMBERS: Classifiers of single sequences whose logits are averaged, each with its part of the width.
+        BATCH_SIZE: Sequences in a step.
+        PATIENCE: Epochs without progress on the sequences kept back, after which the network stops.
+        WEIGHT_DECAY: Pull of its weights towards zero.
+        KEPT_BACK: So many distinct sequences are kept back, but not less nor more of all than
+            FRACTIONS: on them is learned how far to trust naive Bayes, the network and the sample, and how sure to be.
+    """
+
+    KMERS: ClassVar[tuple[int, ...]] = (5, 7)
+    WIDTH: ClassVar[int] = 256
+    MEMBERS: ClassVar[int] = 4
+    BATCH_SIZE: ClassVar[int] = 128
+    PATIENCE: ClassVar[int] = 2
+    WEIGHT_DECAY: ClassVar[float] = 1e-4
+    KEPT_BACK: ClassVar[int] = 1000
+    FRACTIONS: ClassVar[tuple[float, float]] = (0.05, 0.2)
 
     rank: str = option(
         "genus",
@@ -32,13 +53,6 @@ class ClassifierOptions(Computing):
         "references as they are.",
         group="data",
     )
-    words: Sequence[int] = option((5, 7), "Lengths of the network's k-mers.", least=1, most=10)
-    width: int = option(256, "Of a sequence's vector.", least=1)
-    members: int = option(
-        4,
-        "Classifiers of single sequences whose logits are averaged, each with its part of the width, which it divides.",
-        least=1,
-    )
     lengths: Sequence[int] = option(
         (100, 150, 200),
         "Of reads that may be shorter than the region; the network learns them beside it.",
@@ -46,18 +60,7 @@ class ClassifierOptions(Computing):
         least=50,
     )
     epochs: int | None = shared.epochs(None, "Of the network, at most. None: as many as make 1,600 steps.")
-    patience: int | None = shared.patience(2, "sequences")
-    batch_size: int = shared.batch_size(128, "Sequences in a step.")
     learning_rate: float = shared.learning_rate(3e-3)
-    weight_decay: float = shared.weight_decay(1e-4)
-    validation_fraction: float | None = option(
-        None,
-        "Share of distinct sequences kept back: how far to trust naive Bayes, the network and the sample is learned on "
-        "them, and confidences are calibrated. None: a twentieth, of few references up to a fifth.",
-        group="training",
-        least=0,
-        most=0.5,
-    )
     novel: float = option(
         0.1, "Share of reads taken to be of taxa without references, for confidences.", group="data", least=0, most=0.9
     )

@@ -16,7 +16,6 @@ import scipy.sparse as sp
 from jaxtyping import Bool, Float, Int
 
 from omniset.microbiomes.communities import Members
-from omniset.microbiomes.samples import Samples
 from omniset.microbiomes.sequences import SHORTEST, alike, extract
 from omniset.microbiomes.taxonomy import (
     RANKS,
@@ -31,6 +30,7 @@ from omniset.microbiomes.taxonomy import (
     lineages_of,
 )
 from omniset.report.blocks import many
+from omniset.tables.counts import Samples
 
 MOST_FOUND = 0.8  # share of the references that have the region: below, a warning is due
 
@@ -200,10 +200,15 @@ def shares_of(
         ValueError: None is known.
     """
     number = {lineage: i for i, lineage in enumerate(taxa.lineages)}
+    try:
+        own: Mapping[str, Lineage] = lineages_of(samples.taxa)
+    except ValueError as error:
+        warnings.warn(f"the taxa in the table of profiles are left out: {error}", stacklevel=3)
+        own = {}
     ranks = lineages.ranks if isinstance(lineages, Taxonomy) else RANKS
     columns = np.full(len(samples.features), -1)
     for place, name in enumerate(samples.features):
-        lineage = samples.taxa.get(name, lineages.get(name))
+        lineage = own.get(name, lineages.get(name))
         if lineage is None:
             with suppress(ValueError):  # a name of anything
                 lineage = lineage_of(name, ranks)

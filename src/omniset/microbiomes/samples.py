@@ -7,7 +7,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,58 +16,17 @@ import pandas as pd
 import scipy.sparse as sp
 
 from omniset.microbiomes.sequences import SHORTEST, alike, dereplicate
-from omniset.microbiomes.taxonomy import Lineage, lineages_of
 from omniset.report.blocks import many
 from omniset.runs.files import replacing
 from omniset.tables import spreadsheets
-from omniset.tables.counts import check, read_feature_table
+from omniset.tables.counts import Samples, check, read_samples
 from omniset.tables.dna import OTHER, PLAIN, EmptyFileError, read_fasta
 from omniset.tables.files import TableFile
 
 Table = Mapping[str, str] | str | Path  # sequences by name, or a FASTA file
 
 
-@dataclass
-class Samples:
-    """Counts of features in samples.
-
-    Attributes:
-        names: Of the samples.
-        features: Their identifiers.
-        counts: (samples, features), from 0 to 1e15.
-        taxa: Lineages that the table itself gives, by feature.
-    """
-
-    names: list[str]
-    features: list[str]
-    counts: sp.csr_array
-    taxa: dict[str, Lineage] = field(default_factory=dict)
-
-    def turned(self) -> Samples:
-        """With features as samples and the other way round."""
-        return Samples(self.features, self.names, sp.csr_array(self.counts.T))
-
-
 Counts = Samples | str | Path | pd.DataFrame  # a feature table in any form
-
-
-def read_samples(path: str | Path) -> Samples:
-    """A feature table, with its taxa where they can be read (omniset.tables.counts.read_feature_table).
-
-    Raises:
-        OSError, ValueError: As it does.
-    """
-    table = read_feature_table(path)
-    return Samples(table.names, table.features, table.counts, _taxa(Path(path), table.taxa))
-
-
-def _taxa(path: Path, texts: dict[str, str]) -> dict[str, Lineage]:
-    """Lineages in a table, which few commands need: unreadable ones are left out with a warning."""
-    try:
-        return lineages_of(texts)
-    except ValueError as error:
-        warnings.warn(f"{path}: its taxa are left out: {error}", stacklevel=3)
-        return {}
 
 
 @dataclass

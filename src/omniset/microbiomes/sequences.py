@@ -14,7 +14,7 @@ from torch import Tensor
 
 from omniset.runs.files import replacing
 from omniset.runs.progress import Progress
-from omniset.tables.dna import OTHER, PLAIN, SequenceFile, joined, spectra
+from omniset.tables.dna import OTHER, PLAIN, SequenceFile, joined, kmers_of
 
 IUPAC = {
     **{"A": "A", "C": "C", "G": "G", "T": "T", "R": "AG", "Y": "CT", "S": "CG", "W": "AT", "K": "GT", "M": "AC"},
@@ -27,7 +27,7 @@ REGIONS = {
 }
 MISMATCHES = 0.2  # share of a primer's bases that may differ
 SHORTEST = 50  # bases: shorter sequences stay unassigned
-STRAND = 7  # length of the words that tell a strand
+STRAND = 7  # length of the k-mers that tell a strand
 READ = 4096  # sequences looked at together
 SHORTER, LONGER = 0.9, 1.2  # of the shortest and longest length learned from: beyond, a warning is due
 MASK = np.zeros(256, dtype=np.uint8)  # a bit for each base that a letter may stand for
@@ -119,25 +119,23 @@ def primers_of(region: str) -> tuple[str, str]:
     return primers
 
 
-def extract(
-    texts: Sequence[str], region: str, mismatches: float = MISMATCHES, shortest: int = SHORTEST
-) -> list[str | None]:
-    """What lies between the primers in each sequence, without them; None where they are not found on either strand.
+def extract(texts: Sequence[str], region: str) -> list[str | None]:
+    """What lies between the primers in each sequence, without them; None where they are not found on either strand, or
+    where it is shorter than `SHORTEST`.
 
     The forward primer is looked for on the strand as given, the other behind it. Where a primer fits several times, the
-    best place is taken, of equal ones the first.
+    best place is taken, of equal ones the first. A base of the sequence that is ambiguous fits where the primer allows
+    all that it may be.
 
     Args:
         region: As `primers_of`.
-        mismatches: Share of a primer's bases that may differ; a base of the sequence that is ambiguous fits where the
-            primer allows all that it may be.
-        shortest: What is shorter is not taken.
     """
     forward, reverse = primers_of(region)
-    regions = _between(texts, forward, reverse_complement(reverse), mismatches, shortest)
+    primers = forward, reverse_complement(reverse)
+    regions = _between(texts, *primers)
     rest = [i for i, text in enumerate(regions) if text is None]
     turned = [reverse_complement(texts[i]) for i in rest]
-    for i, text in zip(rest, _between(turned, forward, reverse_complement(reverse), mismatches, shortest), strict=True):
+    for i, text in zip(rest, _between(turned, *primers), strict=True):
         regions[i] = text
     return regions
 
@@ -145,7 +143,7 @@ def extract(
 TOGETHER = 1 << 24  # letters searched at a time
 
 
-def _between(texts: Sequence[str], left: str, right: str, mismatches: float, shortest: int) -> list[str | None]:
+def _between(texts: Sequence[str], left: str, right: str) -> list[str | None]:
     regions: list[str | None] = []
     group: list[str] = []
     size = 0
@@ -154,10 +152,10 @@ def _between(texts: Sequence[str], left: str, right: str, mismatches: float, sho
         size += len(text)
         if size >= TOGETHER or i == len(texts) - 1:
             letters, starts = joined(group)
-            a, a_fits = _best(letters, starts[:-1], starts[1:], left, mismatches)
+            a, a_fits = _best(letters, starts[:-1], starts[1:], left)
             a += len(left)
-            b, b_fits = _best(letters, np.minimum(a, starts[1:]), starts[1:], right, mismatches)
-            good = a_fits & b_fits & (b - a >= shortest)
+            b, b_fits = _best(letters, np.minimum(a, starts[1:]), starts[1:], right)
+            good = a_fits & b_fits & (b - a >= SHORTEST)
             local = (a - starts[:-1]).tolist(), (b - starts[:-1]).tolist()
             regions += [t[x:y] if ok else None for t, x, y, ok in zip(group, *local, good.tolist(), strict=True)]
             group, size = [], 0
@@ -169,7 +167,6 @@ def _best(
     starts: Int[np.ndarray, " sequences"],
     ends: Int[np.ndarray, " sequences"],
     primer: str,
-    mismatches: float,
 ) -> tuple[Int[np.ndarray, " sequences"], Bool[np.ndarray, " sequences"]]:
     """Where the primer fits each stretch of letters with the fewest mismatches, and whether these are few enough."""
     windows = len(letters) - len(primer) + 1
@@ -184,47 +181,44 @@ def _best(
     for i, (start, end) in enumerate(zip(starts.tolist(), (ends - len(primer) + 1).tolist(), strict=True)):
         if end > start:
             best = int(wrong[start:end].argmin())
-            place[i], fits[i] = start + best, wrong[start + best] <= mismatches * len(primer)
+            place[i], fits[i] = start + best, wrong[start + best] <= MISMATCHES * len(primer)
     return place, fits
 
 
 # ---------------------------------------------------------------------- strands and lengths
 
 
-def strand_table(texts: Sequence[str], turned: Sequence[str], k: int = STRAND) -> Float[Tensor, " words"]:
-    """How much each word speaks for the strand of `texts`: log of its share there over that in the other strand.
+def strand_table(texts: Sequence[str], turned: Sequence[str], k: int = STRAND) -> Float[Tensor, " kmers"]:
+    """How much each k-mer speaks for the strand of `texts`: log of its share there over that in the other strand.
 
-    Words are counted once more than they occur, so that every weight is finite.
+    They are counted once more than they occur, so that every weight is finite.
     """
     shares = []
     for strand in (texts, turned):
         counts = torch.ones(4**k, dtype=torch.float64)
         for start in range(0, len(strand), 1024):
-            counts += torch.bincount(spectra(strand[start : start + 1024], k).words, minlength=4**k)
+            counts += torch.bincount(kmers_of(strand[start : start + 1024], k).numbers, minlength=4**k)
         shares.append((counts / counts.sum()).log())
     return (shares[0] - shares[1]).float()
 
 
-def readable(
-    texts: Sequence[str], strand: Float[Tensor, " words"], turning: bool
-) -> tuple[list[str], Bool[np.ndarray, " sequences"]]:
-    """Sequences on the strand of the references; and which could be read, with a warning of the others.
+def readable(texts: Sequence[str], strand: Float[Tensor, " kmers"]) -> tuple[list[str], Bool[np.ndarray, " sequences"]]:
+    """Sequences on the strand of the references, as their k-mers tell, with a warning of those that were turned; and
+    which could be read, with a warning of the others.
 
     Args:
         strand: `strand_table` of the references.
-        turning: Words tell sequences of the other strand, which are turned, with a warning.
     """
     usable = np.zeros(len(texts), dtype=bool)
     plain, turned = [*texts], 0
     for start in range(0, len(texts), READ):
-        words = spectra(plain[start : start + READ], STRAND)
-        usable[start : start + READ] = (words.sizes > SHORTEST - STRAND).numpy()
-        if turning:
-            votes = strand[words.words].double()
-            ends = torch.cat([votes.new_zeros(1), votes.cumsum(0)])
-            score = ends[words.starts + words.sizes] - ends[words.starts]
-            for i in (start + (score < 0).nonzero()[:, 0]).tolist():
-                plain[i], turned = reverse_complement(plain[i]), turned + 1
+        kmers = kmers_of(plain[start : start + READ], STRAND)
+        usable[start : start + READ] = (kmers.sizes > SHORTEST - STRAND).numpy()
+        votes = strand[kmers.numbers].double()
+        ends = torch.cat([votes.new_zeros(1), votes.cumsum(0)])
+        score = ends[kmers.starts + kmers.sizes] - ends[kmers.starts]
+        for i in (start + (score < 0).nonzero()[:, 0]).tolist():
+            plain[i], turned = reverse_complement(plain[i]), turned + 1
     if turned:
         warnings.warn(f"{turned:,} of {len(texts):,} sequences are of the other strand, and were turned", stacklevel=4)
     if not usable.all():

@@ -15,6 +15,7 @@ from omniset.microbiomes.taxonomy import Taxa
 
 KNOWN, NEW, UNKNOWN = "known communities", "new communities", "with unknown taxa"
 MOST_TESTED, MOST_UNKNOWN = 20_000, 5_000  # distinct sequences
+TEST_SHARE, UNKNOWN_TAXA = 0.2, 0.05  # of distinct sequences, and of taxa as a whole, that are held out
 UNKNOWN_READS = 8192
 UNKNOWN_SHARE = 0.1
 COMMUNITIES, REPLICATES = 10, 100
@@ -58,32 +59,25 @@ class Split:
         }
 
 
-def split(
-    references: References, taxa: Taxa, *, least: int, test_fraction: float, unknown_fraction: float, seed: int
-) -> Split:
-    """Hold out taxa, and distinct sequences of the others, at random.
-
-    Args:
-        least: Taxa of fewer distinct sequences are references only: none of theirs is tested.
+def split(references: References, taxa: Taxa, seed: int) -> Split:
+    """Hold out taxa, one at least, and distinct sequences of the others, at random.
 
     Raises:
         ValueError: Too little is left.
     """
     rng = np.random.default_rng([seed, 11])
     order = rng.permutation(np.unique(references.taxon))
-    unknown, known = np.split(order, [round(unknown_fraction * len(order))])
+    unknown, known = np.split(order, [max(round(UNKNOWN_TAXA * len(order)), 1)])
     known = np.sort(known)
-    if len(known) < 2 or not len(unknown):
-        raise ValueError(f"{len(order)} taxa are too few to hold out unknown_fraction={unknown_fraction:g} of them")
+    if len(known) < 2:
+        raise ValueError(f"references must be of at least 3 taxa, one of which is held out, there are {len(order)}")
     pairs = np.isin(references.taxon, known)
     used, sequence = np.unique(references.sequence[pairs], return_inverse=True)
     texts = [references.texts[i] for i in used]
     remaining = References(texts, sequence, np.searchsorted(known, references.taxon[pairs]), len(known))
-    enough = np.bincount(remaining.taxon, minlength=remaining.taxa) >= least
-    tested = held_out(remaining, min(test_fraction, MOST_TESTED / len(used)), rng)
-    tested[sequence[~enough[remaining.taxon]]] = False
+    tested = held_out(remaining, min(TEST_SHARE, MOST_TESTED / len(used)), rng)  # none of a taxon that has but one
     if not tested.any():
-        raise ValueError(f"no taxon has least={least} distinct sequences, one of which could be tested")
+        raise ValueError("no taxon has two distinct sequences, one of which could be tested")
     tested_pairs = tested[sequence]
     # A sequence that a known taxon has too is not unknown.
     others = np.setdiff1d(np.unique(references.sequence[np.isin(references.taxon, unknown)]), used)

@@ -13,22 +13,22 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from omniset.microbiomes.model import SequenceNetwork, SpectrumProjection, TaxonNetwork
-from omniset.microbiomes.naive_bayes import WordLikelihood
+from omniset.microbiomes.model import KmerProjection, SequenceNetwork, TaxonNetwork
+from omniset.microbiomes.naive_bayes import KmerLikelihood
 from omniset.microbiomes.options import ClassifierOptions
 from omniset.microbiomes.references import References
 from omniset.runs import devices
 from omniset.runs.console import telling
-from omniset.tables.dna import Spectra
+from omniset.tables.dna import Kmers
 from omniset.training.data import Key, Lesson
 from omniset.training.fit import TrainingModule
 from omniset.training.fit import fit as train
 
-DROPPED = 0.5  # of a step's words, at most
+DROPPED = 0.5  # of a step's k-mers, at most
 SHORT = 0.25  # share of the batches that are of a shorter length
 STEPS, EPOCHS = 1600, (4, 60)  # where the number of epochs is not given
 
-Batch = tuple[list[Spectra], Tensor]  # of sequences, and their taxa
+Batch = tuple[list[Kmers], Tensor]  # of sequences, and their taxa
 History = list[dict[str, Any]]
 
 
@@ -51,15 +51,15 @@ class Material:
     folder: Path | None
     resume: bool
 
-    def counted(self, pairs: Int[np.ndarray, " some"]) -> WordLikelihood:
+    def counted(self, pairs: Int[np.ndarray, " some"]) -> KmerLikelihood:
         """Naive Bayes of some pairs."""
         references = self.references
         sequence, taxon = references.sequence[pairs], references.taxon[pairs]
         device = devices.find(self.options.device)
-        return WordLikelihood.of(references.texts, sequence, taxon, references.taxa).to(device)
+        return KmerLikelihood.of(references.texts, sequence, taxon, references.taxa).to(device)
 
-    def lesson(self, projection: SpectrumProjection) -> Lesson:
-        """Batches of spectra and of taxa. In some of the training batches all sequences have one of the shorter
+    def lesson(self, projection: KmerProjection) -> Lesson:
+        """Batches of k-mers and of taxa. In some of the training batches all sequences have one of the shorter
         lengths.
         """
         references, seed, lengths = self.references, self.options.seed, self.options.lengths
@@ -76,11 +76,11 @@ class Material:
         def move(batch: Batch, device: torch.device) -> Batch:
             return [one.to(device) for one in batch[0]], batch[1].to(device)
 
-        return Lesson(make, self.chosen, self.validation, batch_size=self.options.batch_size, seed=seed, move=move)
+        return Lesson(make, self.chosen, self.validation, batch_size=self.options.BATCH_SIZE, seed=seed, move=move)
 
 
 class SequenceModule(TrainingModule):
-    """Cross-entropy of each sequence's taxon, mean over the members. Of a step's words a share is left out, drawn
+    """Cross-entropy of each sequence's taxon, mean over the members. Of a step's k-mers a share is left out, drawn
     evenly from [0, 0.5).
 
     In training only, the log of each taxon's share of the references is added to the logits: many references do not
@@ -100,7 +100,7 @@ class SequenceModule(TrainingModule):
     def training_step(self, batch: Batch, index: int) -> Tensor:
         inputs, taxa = batch
         share = DROPPED * torch.rand((), device=self.device)
-        inputs = [one.without(torch.rand(len(one.words), device=self.device) >= share) for one in inputs]
+        inputs = [one.without(torch.rand(len(one.numbers), device=self.device) >= share) for one in inputs]
         logits = self.network.logits_of_members(self.network.vectors(inputs)) + self.log_shares
         loss = F.cross_entropy(logits.flatten(0, 1), taxa.repeat(len(logits)))
         self.log("train_loss", loss.detach(), batch_size=len(taxa))
@@ -124,18 +124,18 @@ def learn_sequences(network: TaxonNetwork, material: Material) -> History:
     references, options = material.references, material.options
     numbers = np.bincount(references.taxon[material.chosen], minlength=references.taxa)
     fingerprint = options.fingerprint() | {"data": references.checksum()}
-    optimiser = (options.learning_rate, options.weight_decay, options.seed, fingerprint)
+    optimiser = (options.learning_rate, options.WEIGHT_DECAY, options.seed, fingerprint)
     module = SequenceModule(network.alone, *optimiser, shares=numbers / numbers.sum())
     train(
         module,
         material.lesson(network.alone.projection),
-        epochs=options.epochs or epochs_of(len(material.chosen), options.batch_size),
+        epochs=options.epochs or epochs_of(len(material.chosen), options.BATCH_SIZE),
         folder=material.folder,
         resume=material.resume,
         device=devices.find(options.device).type,
         progress=options.progress,
         log=None,
-        patience=options.patience if len(material.validation) else None,
+        patience=options.PATIENCE if len(material.validation) else None,
     )
     network.to(devices.find(options.device)).eval()
     return module.history

@@ -9,31 +9,21 @@ from typing import TypeAlias
 import numpy as np
 import pyarrow as pa
 import torch
-from jaxtyping import Float, Int
-from torch import Tensor
+from jaxtyping import Float
 
 from omniset.core.checks import check_multiplicity
+from omniset.core.encoding import Encoding
 from omniset.core.features import doubt
+from omniset.core.forms import MatrixRows
 from omniset.core.stored import StoredSet
-from omniset.tables.counts import FEATURE, read_feature_table
-from omniset.tables.dna import is_fasta, read_fasta, shares, words_of
+from omniset.tables.counts import FEATURE, read_samples
+from omniset.tables.dna import all_kmers, is_fasta, kmer_shares, read_fasta
 from omniset.tables.files import Origin, TableFile, listed
 from omniset.tables.folders import require_elements
-from omniset.tables.stored import FileRows, StoredSets
+from omniset.tables.stored import StoredSets
 
-BASES = 3  # of a word
-Vectors: TypeAlias = tuple[list[str], list[str], Float[Tensor, "features dim"], list[str]]
-
-
-class _Chosen(FileRows):
-    """Rows of a matrix in memory."""
-
-    def __init__(self, matrix: Float[Tensor, "features dim"], which: Int[np.ndarray, " rows"]) -> None:
-        super().__init__(len(which), matrix.shape[1])
-        self._matrix, self._which = matrix, torch.from_numpy(which)
-
-    def _read(self, start: int, stop: int) -> Float[Tensor, "rows dim"]:
-        return self._matrix[self._which[start:stop]]
+K = 3  # length of k-mers
+Vectors: TypeAlias = tuple[list[str], list[str], Float[np.ndarray, "features dim"], list[str]]
 
 
 def open_abundances(
@@ -42,10 +32,10 @@ def open_abundances(
     """The samples of a feature table: a set each, in the order of the table.
 
     Args:
-        path: As for `omniset.tables.counts.read_feature_table`.
+        path: As for `omniset.tables.counts.read_samples`.
         vectors: A table with a row per feature: its name, in the column `feature` or in the first one that is called
             as such columns are ("#OTU ID", "id"), and numbers. Or the sequences of the features, in FASTA: the numbers
-            are the shares of the 64 words of three bases, AAA to TTT, among those of the sequence.
+            are the shares of the 64 3-mers, AAA to TTT, among those of the sequence.
         features: Columns of numbers, in this order. Default: all.
         ignore: Columns that are left out.
 
@@ -56,7 +46,7 @@ def open_abundances(
     read = _read_sequences if is_fasta(vectors) else _read_vectors
     names, columns, matrix, unused = read(vectors, features, ignore)
     place = {name: number for number, name in enumerate(names)}
-    table = read_feature_table(path)
+    table = read_samples(path)
     seen = np.unique(table.counts.indices)
     lacking = [table.features[number] for number in seen.tolist() if table.features[number] not in place]
     if lacking:
@@ -67,33 +57,31 @@ def open_abundances(
     for number, name in enumerate(table.names):
         inside = slice(int(counts.indptr[number]), int(counts.indptr[number + 1]))
         which = counts.indices[inside].astype(np.int64)
-        rows = _Chosen(matrix, of_feature[which])
+        rows = MatrixRows(matrix, of_feature[which], torch.float32)
         elements = pa.chunked_array([pa.array([table.features[i] for i in which.tolist()], pa.string())])
         check_multiplicity(torch.from_numpy(counts.data[inside]), f"{path}: sample {name!r}: count", torch.float32)
         multiplicity = torch.from_numpy(counts.data[inside].astype(np.float32))
         sets.append(StoredSet(rows, multiplicity, 0, len(which), name, elements))
     require_elements(path, sets)
-    origin = Origin()
-    origin.path, origin.columns = path, []
-    return StoredSets(origin, sets, columns, unused)
+    return StoredSets(Origin(path), sets, columns, unused)
 
 
 def _read_sequences(path: Path, features: Sequence[str] | None, ignore: Sequence[str]) -> Vectors:
-    """As `_read_vectors`, of sequences: shares of their words."""
-    sequences, words = read_fasta(path), words_of(BASES)
-    for word in (*(features or []), *ignore):
-        if word not in words:
-            raise ValueError(f"{path}: {word!r} is no word of {BASES} bases, such as {words[0]!r}")
-    table = shares([*sequences.values()], BASES)
+    """As `_read_vectors`, of sequences: shares of their k-mers."""
+    sequences, kmers = read_fasta(path), all_kmers(K)
+    for name in (*(features or []), *ignore):
+        if name not in kmers:
+            raise ValueError(f"{path}: {name!r} is none of the {K}-mers, such as {kmers[0]!r}")
+    table = kmer_shares([*sequences.values()], K)
     without = np.isnan(table).any(1)
     if without.any():
         name = [*sequences][int(without.argmax())]
-        raise ValueError(f"{path}: {name!r} has no {BASES} bases in a row that are A, C, G or T")
-    columns = [word for word in words if word not in ignore] if features is None else list(features)
+        raise ValueError(f"{path}: {name!r} has no {K} bases in a row that are A, C, G or T")
+    columns = [kmer for kmer in kmers if kmer not in ignore] if features is None else list(features)
     if not columns:
-        raise ValueError(f"{path}: no word is left")
-    chosen = torch.from_numpy(table[:, [words.index(word) for word in columns]])
-    return [*sequences], columns, chosen, [word for word in words if word not in columns]
+        raise ValueError(f"{path}: no {K}-mer is left")
+    chosen = table[:, [kmers.index(kmer) for kmer in columns]]
+    return [*sequences], columns, chosen, [kmer for kmer in kmers if kmer not in columns]
 
 
 def _read_vectors(path: Path, features: Sequence[str] | None, ignore: Sequence[str]) -> Vectors:
@@ -113,20 +101,15 @@ def _read_vectors(path: Path, features: Sequence[str] | None, ignore: Sequence[s
             raise file.error(None, f"column {column!r} would be a feature, but {why}; --ignore leaves it out")
     names: list[str] = []
     place: dict[str, int] = {}
-    parts = []
+    encoding, parts = Encoding.of_numbers(columns), []
     for chunk in file.chunks([key, *columns]):
         for row, name in enumerate(chunk.text(key).to_pylist()):
             if name in place:
                 raise chunk.error(row, key, f"names {name!r} a second time (it was at {file.where(place[name])})")
             place[name] = chunk.first + row
             names.append(name)
-        with np.errstate(over="ignore"):
-            part = np.stack([chunk.numbers(column) for column in columns], 1).astype(np.float32)
-        if np.isinf(part).any():
-            row, column = np.argwhere(np.isinf(part))[0].tolist()
-            raise chunk.error(row, columns[column], "is too large for 32-bit numbers (at most 3.4e38)")
-        parts.append(part)
+        parts.append(encoding.apply(chunk, np.float32))
     if not parts:
         raise file.error(None, "has no rows below its header")
     unused = [c for c in file.columns if c != key and c not in columns]
-    return names, columns, torch.from_numpy(np.concatenate(parts)), unused
+    return names, columns, np.concatenate(parts), unused

@@ -6,8 +6,6 @@ import math
 import pickle
 import warnings
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor
 
-from omniset.core.bounded import require_room_of
+from omniset.core.bounded import require_room
 from omniset.tables.files import tidy
 
 MAGIC = b"\x93NUMPY"
@@ -44,7 +42,7 @@ def load_torch(path: Path, remedy: str, mapped: bool = False) -> Any:
         pickled |= zipped
         if zipped:
             with zipfile.ZipFile(path) as archive:
-                require_room_of(archive.infolist(), path, "torch.save does not pack, write it by that")
+                require_room(_unpacked(archive), path, "torch.save does not pack, write it by that")
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Detected pickle protocol")  # of a plain pickle, which is refused
             return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped and zipped)
@@ -104,11 +102,17 @@ def mapped_npy(path: Path, remedy: str) -> Shaped[np.ndarray, "..."]:
         raise needs_code(path, remedy)
     if start != MAGIC:
         raise damaged(path, ".npy file")
-    with numpy_errors(path, ".npy file", remedy):
+    try:
         with path.open("rb") as file:
             shape = require_held(file, path.stat().st_size, "the matrix")
         # Nothing cannot be mapped.
         return np.load(path, mmap_mode=None if shape is None or 0 in shape else "r", allow_pickle=False)
+    except MemoryError:
+        raise
+    except Exception as error:  # of many kinds, such as the tokenizer's of a header
+        if "allow_pickle" in str(error) or "Python objects in dtype" in str(error):
+            raise needs_code(path, remedy) from None
+        raise damaged(path, ".npy file", error) from error
 
 
 def require_npz(path: Path) -> None:
@@ -119,7 +123,7 @@ def require_npz(path: Path) -> None:
         zipfile.BadZipFile: No zip file.
     """
     with zipfile.ZipFile(path) as archive:
-        require_room_of(archive.infolist(), path, "write it by numpy.savez, which does not pack")
+        require_room(_unpacked(archive), path, "write it by numpy.savez, which does not pack")
         for info in archive.infolist():
             with archive.open(info) as member:
                 require_held(member, info.file_size, info.filename)
@@ -148,19 +152,9 @@ def require_held(file: Any, size: int, what: str) -> tuple[int, ...] | None:
     return shape
 
 
-@contextmanager
-def numpy_errors(path: Path, kind: str, remedy: str) -> Iterator[None]:
-    """What NumPy says of a file, in our words."""
-    try:
-        yield
-    except MemoryError:
-        raise
-    except Exception as error:  # of many kinds, such as the tokenizer's of a header
-        if str(error).startswith(str(path)):  # ours
-            raise
-        if "allow_pickle" in str(error) or "Python objects in dtype" in str(error):
-            raise needs_code(path, remedy) from None
-        raise damaged(path, kind, error) from error
+def _unpacked(archive: zipfile.ZipFile) -> int:
+    """Bytes that its members unpack to: none gives more than it claims."""
+    return sum(member.file_size for member in archive.infolist())
 
 
 def needs_code(path: Path, remedy: str) -> ValueError:

@@ -161,8 +161,7 @@ def open_cells(
             there = listed([str(column) for column in source.obs.columns]) or "nothing"
             hint = "; --set_column names the column of the donors, or samples" if name == set_column else ""
             raise ValueError(f"{path}: obs has no column {name!r}, it has {there}{hint}")
-    origin = Origin()
-    origin.path, origin.columns = path, []
+    origin = Origin(path)
     values = _plain(source.obs[set_column])
     labels = as_labels(Chunk(origin, 0, {set_column: values}), set_column)
     if labels.isna().any():

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from omniset.tables.files import ARTIFACT, TextFile, artifact_part, short
+from omniset.tables.files import ARTIFACT, TextFile, artifact_part, short, tidy
 from omniset.tables.hdf5 import check_hdf5
 from omniset.tables.sheets import look, numbers_of
 
@@ -35,14 +35,14 @@ TAXON = ("taxon", "taxonomy", "lineage", "consensus lineage")
 
 
 @dataclass
-class FeatureTable:
-    """Counts of features in samples.
+class Samples:
+    """A feature table: counts of features in samples.
 
     Attributes:
         names: Of the samples.
         features: Their identifiers.
         counts: (samples, features), from 0 to 1e15.
-        taxa: What the table says of them, by feature, ranks with "; " between.
+        taxa: What the table says of the features' taxa, by feature, ranks with "; " between.
     """
 
     names: list[str]
@@ -50,8 +50,12 @@ class FeatureTable:
     counts: sp.csr_array
     taxa: dict[str, str] = field(default_factory=dict)
 
+    def turned(self) -> Samples:
+        """With features as samples and the other way round."""
+        return Samples(self.features, self.names, sp.csr_array(self.counts.T))
 
-def read_feature_table(path: str | Path) -> FeatureTable:
+
+def read_samples(path: str | Path) -> Samples:
     """A feature table: BIOM 2.1 (HDF5), also within an artifact of QIIME 2 (.qza), BIOM 1.0 (JSON), or text with a line
     per feature and a column per sample, as `biom convert` writes it; separated by tabs, or by commas in a .csv.
 
@@ -72,7 +76,7 @@ def read_feature_table(path: str | Path) -> FeatureTable:
     return _read_text(path)
 
 
-def _read_artifact(path: Path) -> FeatureTable:
+def _read_artifact(path: Path) -> Samples:
     with tempfile.TemporaryDirectory(prefix="omniset-") as folder:
         copy = Path(folder) / "feature-table.biom"
         try:
@@ -83,15 +87,14 @@ def _read_artifact(path: Path) -> FeatureTable:
             ):
                 shutil.copyfileobj(part, out)
         except (zipfile.BadZipFile, zlib.error, EOFError) as error:
-            message = " ".join(str(error).split())[:200]
-            raise ValueError(f"{path}: is no artifact of QIIME 2 that can be read: {message}") from error
+            raise ValueError(f"{path}: is no artifact of QIIME 2 that can be read: {tidy(str(error))}") from error
         try:
             return _read_biom(copy)
         except ValueError as error:
             raise ValueError(str(error).replace(str(copy), str(path))) from error
 
 
-def _read_biom(path: Path) -> FeatureTable:
+def _read_biom(path: Path) -> Samples:
     check_hdf5(path, whole=True)
     import h5py
 
@@ -114,24 +117,22 @@ def _read_biom(path: Path) -> FeatureTable:
             counts.check_format()
             taxa = _biom_taxa(root, features)
     except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:  # all of them h5py's, or ours
-        raise ValueError(
-            f"{path} is cut off, damaged or no BIOM 2.1 file: {' '.join(str(error).split())[:200]}"
-        ) from error
+        raise ValueError(f"{path} is cut off, damaged or no BIOM 2.1 file: {tidy(str(error))}") from error
     return _checked(path, samples, features, counts, taxa)
 
 
 def _checked(
     path: Path, samples: list[str], features: list[str], counts: sp.csr_array, taxa: dict[str, str]
-) -> FeatureTable:
+) -> Samples:
     check(counts, samples, features, str(path))
     counts.sort_indices()
     if not counts.has_canonical_format:
         raise ValueError(f"{path} is damaged: it has two counts of one feature in one sample")
     counts.eliminate_zeros()
-    return FeatureTable(samples, features, counts, taxa)
+    return Samples(samples, features, counts, taxa)
 
 
-def _read_json(path: Path) -> FeatureTable:
+def _read_json(path: Path) -> Samples:
     """BIOM 1.0: {"rows": features, "columns": samples, "matrix_type": "sparse" or "dense", "shape": ..., "data": [[row,
     column, count], ...] or a list for each feature}.
     """
@@ -152,8 +153,7 @@ def _read_json(path: Path) -> FeatureTable:
     except KeyError as error:
         raise ValueError(f"{path} is no BIOM 1.0 file (JSON): it has no {error}") from error
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        message = " ".join(str(error).split())[:200]
-        raise ValueError(f"{path} is cut off, damaged or no BIOM 1.0 file (JSON): {message}") from error
+        raise ValueError(f"{path} is cut off, damaged or no BIOM 1.0 file (JSON): {tidy(str(error))}") from error
     return _checked(path, samples, features, counts, taxa)
 
 
@@ -203,7 +203,7 @@ def _biom_taxa(root: Any, features: list[str]) -> dict[str, str]:
     return {name: "; ".join(_texts(taxon)) for name, taxon in zip(features, taxa, strict=True)}
 
 
-def _read_text(path: Path) -> FeatureTable:
+def _read_text(path: Path) -> Samples:
     sheet = look(path)
     file = sheet.file
     has_taxa = sheet.titles[-1].lower() in TAXON
@@ -229,7 +229,7 @@ def _read_text(path: Path) -> FeatureTable:
         rows.append(sp.csr_array(_numbers(file, row, cells, names)[None]))
     if not rows:
         raise file.error(None, "has no counts: it needs a header and a line per feature")
-    return FeatureTable(names, [*row_of], sp.csr_array(sp.vstack(rows).T), taxa)
+    return Samples(names, [*row_of], sp.csr_array(sp.vstack(rows).T), taxa)
 
 
 def _numbers(file: TextFile, row: int, cells: list[str], names: list[str]) -> np.ndarray:

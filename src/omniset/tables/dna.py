@@ -1,4 +1,4 @@
-"""DNA: sequences from FASTA and FASTQ files, read and checked, and their words of k bases."""
+"""DNA: sequences from FASTA and FASTQ files, read and checked, and their k-mers."""
 
 from __future__ import annotations
 
@@ -159,74 +159,74 @@ def joined(texts: Sequence[str]) -> tuple[UInt8[np.ndarray, " letters"], Int[np.
 
 
 @dataclass
-class Spectra:
-    """The words of some sequences, one after the other.
+class Kmers:
+    """The k-mers of some sequences, one after the other.
 
     Attributes:
-        words: Numbers below 4^k: the bases as digits, A C G T = 0 1 2 3, the first one the highest.
+        numbers: Below 4^k: the bases as digits, A C G T = 0 1 2 3, the first one the highest.
         starts: (sequences,) where those of each start.
     """
 
-    words: Int[Tensor, " words"]
+    numbers: Int[Tensor, " kmers"]
     starts: Int[Tensor, " sequences"]
 
     @property
     def sizes(self) -> Int[Tensor, " sequences"]:
-        """How many words each sequence has."""
-        return torch.diff(self.starts, append=self.starts.new_tensor([len(self.words)]))
+        """How many k-mers each sequence has."""
+        return torch.diff(self.starts, append=self.starts.new_tensor([len(self.numbers)]))
 
-    def to(self, device: torch.device) -> Spectra:
-        return Spectra(self.words.to(device), self.starts.to(device))
+    def to(self, device: torch.device) -> Kmers:
+        return Kmers(self.numbers.to(device), self.starts.to(device))
 
-    def without(self, left: Tensor) -> Spectra:
-        """Only the words where a mask (words,) holds."""
+    def without(self, left: Tensor) -> Kmers:
+        """Only those where a mask (k-mers,) holds."""
         before = torch.cat([left.new_zeros(1, dtype=torch.int64), left.cumsum(0)])
-        return Spectra(self.words[left], before[self.starts])
+        return Kmers(self.numbers[left], before[self.starts])
 
 
-def spectra(texts: Sequence[str], k: int) -> Spectra:
-    """All words of k bases, of the strand as it is. Words with an ambiguous base are left out.
+def kmers_of(texts: Sequence[str], k: int) -> Kmers:
+    """All k-mers, words of k bases, of the strand as it is. Those with an ambiguous base are left out.
 
-    >>> found = spectra(["ACGT", "AANAC", "A"], 2)
-    >>> found.words.tolist(), found.sizes.tolist()
+    >>> found = kmers_of(["ACGT", "AANAC", "A"], 2)
+    >>> found.numbers.tolist(), found.sizes.tolist()
     ([1, 6, 11, 0, 1], [3, 2, 0])
     """
     letters, ends = joined(texts)
     codes = CODE[letters]
     number = max(len(codes) - k + 1, 0)
-    words = np.zeros(number, dtype=np.int64)
+    numbers = np.zeros(number, dtype=np.int64)
     usable = np.ones(number, dtype=bool)
     for i in range(k):
         digit = codes[i : number + i]
-        words = 4 * words + digit
+        numbers = 4 * numbers + digit
         usable &= digit < 4
     sizes = np.diff(ends)
-    # A word that starts in the last k - 1 letters of a sequence would reach into the next.
+    # A k-mer that starts in the last k - 1 letters of a sequence would reach into the next.
     for i in range(1, k):
         last = ends[1:] - i
         usable[last[(last >= ends[:-1]) & (last < number)]] = False
     before = np.concatenate([[0], usable.cumsum()])
     starts = before[np.minimum(ends[:-1], number)] if len(sizes) else np.zeros(0, dtype=np.int64)
-    return Spectra(torch.from_numpy(words[usable]), torch.from_numpy(starts))
+    return Kmers(torch.from_numpy(numbers[usable]), torch.from_numpy(starts))
 
 
-def words_of(k: int) -> list[str]:
-    """All words of k bases, as their numbers order them.
+def all_kmers(k: int) -> list[str]:
+    """All that there are, as their numbers order them.
 
-    >>> words_of(2)[:5]
+    >>> all_kmers(2)[:5]
     ['AA', 'AC', 'AG', 'AT', 'CA']
     """
-    return ["".join(word) for word in product("ACGT", repeat=k)]
+    return ["".join(bases) for bases in product("ACGT", repeat=k)]
 
 
-def shares(texts: Sequence[str], k: int) -> Float32[np.ndarray, "sequences words"]:
-    """Of each sequence, which share of its words of k bases each of `words_of` is; NaN where it has none.
+def kmer_shares(texts: Sequence[str], k: int) -> Float32[np.ndarray, "sequences kmers"]:
+    """Of each sequence, which share of its k-mers each of `all_kmers` is; NaN where it has none.
 
-    >>> shares(["AAAC", "N"], 1).tolist()
+    >>> kmer_shares(["AAAC", "N"], 1).tolist()
     [[0.75, 0.25, 0.0, 0.0], [nan, nan, nan, nan]]
     """
-    words = spectra(texts, k)
+    kmers = kmers_of(texts, k)
     counts = np.zeros((len(texts), 4**k), dtype=np.float32)
-    np.add.at(counts, (np.repeat(np.arange(len(texts)), words.sizes.numpy()), words.words.numpy()), 1)
+    np.add.at(counts, (np.repeat(np.arange(len(texts)), kmers.sizes.numpy()), kmers.numbers.numpy()), 1)
     with np.errstate(invalid="ignore"):
         return counts / counts.sum(1, keepdims=True)

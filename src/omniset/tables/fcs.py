@@ -328,10 +328,8 @@ def open_fcs(
     for note in dict.fromkeys(note for events in opened for note in events.notes) if not fitted else ():
         named = next(events.path for events in opened if note in events.notes)
         warnings.warn(f"{named}: {note}", stacklevel=2)
-    origin = Origin()
-    origin.path, origin.columns = path, []
     unused = [] if fitted else [name for name in there if name not in taken]
-    return StoredSets(origin, sets, taken, unused, {"cofactor": cofactor, "compensate": compensate is not False})
+    return StoredSets(Origin(path), sets, taken, unused, {"cofactor": cofactor, "compensate": compensate is not False})
 
 
 def _warn_of_uncompensated(path: Path, opened: Sequence[Events]) -> None:

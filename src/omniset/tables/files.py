@@ -28,11 +28,10 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from jaxtyping import Float
 
-from omniset.core.bounded import LINE, Lines, TooLongError, require_file, require_room_of
-from omniset.core.encoding import MARKED
-from omniset.core.features import MISSING
+from omniset.core.bounded import LINE, Lines, TooLongError, require_file, require_room
+from omniset.core.checks import short as short  # for those that read files
+from omniset.core.encoding import Block
 from omniset.runs.files import replacing
 from omniset.tables.spreadsheets import frame_of_fields
 
@@ -48,8 +47,8 @@ COLUMNS = 1 << 20  # of a table
 
 
 @dataclass
-class Chunk:
-    """Some rows of a table.
+class Chunk(Block):
+    """Some rows of a file.
 
     Attributes:
         file: Where they are from.
@@ -61,8 +60,7 @@ class Chunk:
     first: int
     columns: dict[str, pa.Array]
 
-    def __len__(self) -> int:
-        return len(next(iter(self.columns.values()))) if self.columns else 0
+    remedy = ", or left out with --ignore"
 
     def text(self, column: str) -> pa.Array:
         """A column of identifiers, without spaces around them.
@@ -79,54 +77,9 @@ class Chunk:
             raise self.error(int(missing.argmax()), column, "is empty")
         return values
 
-    def numbers(
-        self, column: str, least: float | None = None, values: pa.Array | None = None
-    ) -> Float[np.ndarray, " rows"]:
-        """A column, or these values of it, of finite numbers, not below `least`.
-
-        Raises:
-            ValueError: Naming the first that is not.
-        """
-        values = self.columns[column] if values is None else values
-        if pa.types.is_boolean(values.type):
-            values = values.cast(pa.int8())
-        if not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
-            values = self._parse(column, self.as_text(column, values))
-        numbers = values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-        bad = ~np.isfinite(numbers)
-        if least is not None:
-            bad |= numbers < least
-        if bad.any():
-            row = int(bad.argmax())
-            what = "is missing" if not values[row].is_valid else f"is {numbers[row]:g}"
-            bound = "a finite number" if least is None else f"a finite number >= {least:g}"
-            hint = MARKED if least is None and np.isnan(numbers[row]) else ""
-            raise self.error(row, column, f"{what}, it must be {bound}{hint}")
-        return numbers
-
-    def as_text(self, column: str, values: pa.Array) -> pa.Array:
-        try:
-            return values.cast(pa.string())
-        except pa.ArrowException:
-            raise self.file.error(None, f"column {column!r} must be text or numbers, it is {values.type}") from None
-
-    def _parse(self, column: str, values: pa.Array) -> pa.Array:
-        values = pc.utf8_trim_whitespace(values)
-        try:
-            return pc.cast(values, pa.float64())
-        except pa.ArrowInvalid:
-            for row, value in enumerate(values.to_pylist()):
-                try:
-                    pa.scalar(value, pa.string()).cast(pa.float64())
-                except pa.ArrowInvalid:
-                    state = "is empty" if not value else f"is {short(value)}"
-                    bound = "it must be a number, or left out with --ignore"
-                    bound += MARKED if (value or "").lower() in MISSING else ""
-                    raise self.error(row, column, f"{state}, {bound}") from None
-            raise
-
-    def error(self, row: int, column: str | None, message: str) -> ValueError:
-        return self.file.error(self.first + row, f"column {column!r} {message}" if column else message)
+    def error(self, row: int | None, column: str | None, message: str) -> ValueError:
+        at = None if row is None else self.first + row
+        return self.file.error(at, f"column {column!r} {message}" if column else message)
 
 
 class Origin:
@@ -142,6 +95,9 @@ class Origin:
     columns: list[str]
     position: int = 0
     size: int = 0
+
+    def __init__(self, path: Path, columns: Sequence[str] = ()) -> None:
+        self.path, self.columns = path, list(columns)
 
     def error(self, row: int | None, message: str) -> ValueError:
         """An error at a row, from 0."""
@@ -512,7 +468,7 @@ def artifact_part(raw: Any, mode: str = "rb", *, names: Sequence[str], whole: bo
     if opened is None:
         raise zipfile.BadZipFile(f"it must hold {' or '.join(names)}, it holds {listed(sorted(data)) or 'no data'}")
     if whole:
-        require_room_of(parts[:1], raw.name, f"unpack it, and give its {names[0]}")
+        require_room(parts[0].file_size, raw.name, f"unpack it, and give its {names[0]}")
     return opened
 
 
@@ -559,12 +515,6 @@ def tidy(message: str) -> str:
     """What a library says, in one line, without what Python says of objects and classes."""
     message = OBJECT.sub(r"\1", message.replace("Error tokenizing data. C error: ", ""))
     return " ".join(message.split())[:300]
-
-
-def short(value: Any) -> str:
-    """A value in an error: its beginning."""
-    text = repr(value)
-    return text if len(text) <= 40 else text[:37] + "..."
 
 
 def _spell(separator: str) -> str:

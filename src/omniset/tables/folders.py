@@ -164,9 +164,7 @@ def open_folder(path: Path, width: int | None = None) -> StoredSets:
         columns = {"coords": rows.places} if rows.coordinates else {}
         sets.append(StoredSet(rows, once(len(rows)), 0, len(rows), file.stem, None, columns))
     require_elements(path, sets)
-    origin = Origin()
-    origin.path, origin.columns = path, []
-    return StoredSets(origin, sets, [f"feature_{number + 1}" for number in range(sets[0].elements.shape[1])])
+    return StoredSets(Origin(path), sets, [f"feature_{number + 1}" for number in range(sets[0].elements.shape[1])])
 
 
 def files_of(path: Path, endings: Sequence[str]) -> list[Path]:

@@ -1,13 +1,11 @@
-"""Vectors of genes from files: ESM2 tables, gene2vec and word2vec text, matrices of NumPy and safetensors.
+"""Vectors of genes from files: tables of ESM2, and text of gene2vec and word2vec.
 
 Reading runs no code from the file: pickles may hold tensors, lists and text only.
 """
 
 from __future__ import annotations
 
-import json
 import warnings
-import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,22 +16,20 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import safetensors
 from jaxtyping import Float
 from torch import Tensor
 
 from omniset.core.bounded import require_file
-from omniset.tables.arrays import damaged, load_torch, mapped_npy, numpy_errors, plain, require_npz
+from omniset.tables.arrays import load_torch, plain
 from omniset.tables.files import TextFile, listed, short
 from omniset.tables.genes import Match, match
 from omniset.tables.sheets import NUMBER
 
 MATRICES = ("vectors", "embeddings", "embedding", "weight", "weights", "matrix", "X")
 NAMES = ("names", "genes", "gene_names", "gene_symbols", "symbols")
-BESIDE = (".names.txt", ".genes.txt", ".txt")
 Lines = Iterator[tuple[int, list[str]]]
 NUMERIC = "biuf"  # kinds of NumPy
-SAVEZ = "numpy.savez(path, names=names.astype(str), vectors=vectors.astype('float32'))"
+REMEDY = "torch.save({gene: torch.as_tensor(v) for gene, v in table.items()}, path)"
 NUMBERS = 1 << 17  # of a text, turned into numbers at a time
 
 
@@ -78,23 +74,14 @@ class GeneVectors:
         return f"{zlib.crc32(np.ascontiguousarray(self.vectors).tobytes(), names):08x}"
 
 
-def read_gene_vectors(path: str | Path, names: Sequence[str] | str | Path | None = None) -> GeneVectors:
+def read_gene_vectors(path: str | Path) -> GeneVectors:
     """Read vectors of genes.
 
     | file | holds |
     |---|---|
-    | `.pt`, `.pth` | a dict of gene to tensor; a dict with a matrix and a list of names; or a matrix |
-    | `.safetensors` | a tensor per gene; or a matrix, with the names as a JSON list in the metadata key `names` |
-    | `.npz` | an array per gene; or arrays `vectors` and `names` |
-    | `.npy` | a matrix |
+    | `.pt`, `.pth` | a dict of gene to tensor; or a dict with a matrix, a row per gene, and a list of names |
     | any other | text: a gene per line, its name and its numbers, between them tabs or spaces; the first line may be \
 "genes dim", as in word2vec's format; also compressed (.gz, .bz2, .xz) |
-
-    A matrix has a row per gene. If it comes without names, they are in a text file beside it, a name per line:
-    `table.names.txt`, `table.genes.txt` or `table.txt` for `table.npy`.
-
-    Args:
-        names: Names of the rows of a matrix that comes without, or a text file of them.
 
     A gene that occurs twice with one vector is kept once; with different ones its vector is their mean, with a warning.
 
@@ -107,17 +94,12 @@ def read_gene_vectors(path: str | Path, names: Sequence[str] | str | Path | None
     path = Path(path)
     require_file(path)
     path.stat()  # not there: FileNotFoundError, whatever would read it
-    read = {".pt": _read_torch, ".pth": _read_torch, ".safetensors": _read_safetensors}
-    read |= {".npz": _read_npz, ".npy": _read_npy}
-    inside, vectors = read.get(path.suffix.lower(), _read_text)(path)
-    if names is not None and inside is not None:
-        raise ValueError(f"{path} names its genes itself: leave names out")
-    given, source = _names_of_rows(path, names) if inside is None else (inside, path)
-    rows = [name.strip() for name in given]
-    if len(rows) != len(vectors):
-        raise ValueError(f"{path} has {len(vectors):,} vectors, {source} has {len(rows):,} names: they must be as many")
-    _check(path, rows, vectors)
-    merged, differing = _merge(rows, vectors)
+    given, vectors = (_read_torch if path.suffix.lower() in (".pt", ".pth") else _read_text)(path)
+    names = [name.strip() for name in given]
+    if len(names) != len(vectors):
+        raise ValueError(f"{path} has {len(vectors):,} vectors and {len(names):,} names: they must be as many")
+    _check(path, names, vectors)
+    merged, differing = _merge(names, vectors)
     if differing:
         warnings.warn(
             f"{path}: {len(differing):,} gene(s) occur more than once with different vectors, such as "
@@ -155,39 +137,6 @@ def _merge(names: list[str], vectors: Float[np.ndarray, "rows dim"]) -> tuple[Ge
             merged[code] = rows.mean(0, dtype=np.float64)
             differing.append(str(once[code]))
     return GeneVectors([str(name) for name in once], merged), differing
-
-
-# ---------------------------------------------------------------------- names of a matrix
-
-
-def _names_of_rows(path: Path, names: Sequence[str] | str | Path | None) -> tuple[Sequence[str], Path | str]:
-    """The names, and what they were read from."""
-    if names is None:
-        there = [beside for end in BESIDE if (beside := path.with_name(path.stem + end)).is_file()]
-        if not there:
-            places = ", ".join(path.stem + end for end in BESIDE)
-            raise ValueError(
-                f"{path} does not name its genes: give names, or write them, one a line, to a file beside it ({places})"
-            )
-        names = there[0]
-    if isinstance(names, str | Path):
-        return _read_names(Path(names)), str(names)
-    return names, "names"
-
-
-def _read_names(path: Path) -> list[str]:
-    file = TextFile(path)
-    names: list[str] = []
-    blank: int | None = None
-    for row, line in file.lines():
-        name = line.strip()
-        if name and blank is not None:
-            raise file.error(blank, "is blank: each line must be the name of a row")
-        if name:
-            names.append(name)
-        elif blank is None:
-            blank = row  # only the end may be blank
-    return names
 
 
 # ---------------------------------------------------------------------- text
@@ -270,56 +219,18 @@ def _numbers(file: TextFile, names: list[str], rows: list[int], texts: list[str]
     return values.reshape(len(rows), dim)
 
 
-# ---------------------------------------------------------------------- arrays
+# ---------------------------------------------------------------------- tensors
 
 
-def _read_torch(path: Path) -> tuple[list[str] | None, Float[np.ndarray, "rows dim"]]:
-    table = load_torch(path, "torch.save({gene: torch.as_tensor(v) for gene, v in table.items()}, path)")
+def _read_torch(path: Path) -> tuple[list[str], Float[np.ndarray, "rows dim"]]:
+    """A matrix and its names, or else a vector per gene."""
+    table = load_torch(path, REMEDY)
     if isinstance(table, Tensor):
-        return None, _matrix(path, _array(path, table))
+        raise ValueError(f"{path} does not name its genes: write a dict of them, {REMEDY}")
     if not isinstance(table, dict):
-        raise ValueError(f"{path} holds a {type(table).__name__}, it must hold a dict of gene to tensor, or a matrix")
-    return _of_mapping(path, table)
-
-
-def _read_safetensors(path: Path) -> tuple[list[str] | None, Float[np.ndarray, "rows dim"]]:
-    try:
-        with safetensors.safe_open(path, "pt") as file:
-            table: dict[str, Any] = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-            text = (file.metadata() or {}).get("names")
-    except safetensors.SafetensorError as error:
-        raise damaged(path, "safetensors file", error) from error
-    if text is None:
-        return _of_mapping(path, table)
-    try:
-        names = json.loads(text)
-    except (ValueError, RecursionError):
-        names = None
-    if not _is_text(names):
-        raise ValueError(f"{path}: the metadata key 'names' must be a JSON list of text, it is {short(text)}")
-    return names, _matrix(path, _array(path, _the_matrix(path, table)))
-
-
-def _read_npz(path: Path) -> tuple[list[str] | None, Float[np.ndarray, "rows dim"]]:
-    if not zipfile.is_zipfile(path):
-        raise damaged(path, ".npz file")
-    with numpy_errors(path, ".npz file", SAVEZ):
-        require_npz(path)
-        with np.load(path, allow_pickle=False) as file:
-            table = {key: _decoded(file[key]) for key in file.files}
-    return _of_mapping(path, table)
-
-
-def _read_npy(path: Path) -> tuple[None, Float[np.ndarray, "rows dim"]]:
-    return None, _matrix(path, np.array(mapped_npy(path, SAVEZ)))
-
-
-def _of_mapping(path: Path, table: Mapping[Any, Any]) -> tuple[list[str] | None, Float[np.ndarray, "rows dim"]]:
-    """A matrix, with its names if they are there; or else a vector per gene."""
+        raise ValueError(f"{path} holds a {type(table).__name__}, it must hold a dict of gene to tensor")
     arrays = {
-        str(key): _array(path, value, repr(str(key)))
-        for key, value in table.items()
-        if isinstance(value, Tensor | np.ndarray)
+        str(key): _array(path, value, repr(str(key))) for key, value in table.items() if isinstance(value, Tensor)
     }
     texts = {str(key): list(value) for key, value in table.items() if _is_text(value)}
     if not arrays:
@@ -327,9 +238,12 @@ def _of_mapping(path: Path, table: Mapping[Any, Any]) -> tuple[list[str] | None,
     matrices = [key for key, array in arrays.items() if array.ndim == 2 and (key in MATRICES or len(arrays) == 1)]
     if not (matrices or texts):
         return list(arrays), _stacked(path, table, arrays)
-    if len(texts) > 1 and not any(key in texts for key in NAMES):
-        raise ValueError(f"{path} has several lists of text, {listed(list(texts))}: call that of the genes 'names'")
-    names = next((texts[key] for key in (*NAMES, *texts) if key in texts), None)
+    names = next((texts[key] for key in NAMES if key in texts), None)
+    if names is None:
+        if len(texts) != 1:
+            has = f"it has the lists of text {listed(list(texts))}" if texts else "it has no list of text"
+            raise ValueError(f"{path} does not name its genes: call the list of their names 'names', {has}")
+        (names,) = texts.values()
     return names, _matrix(path, _the_matrix(path, arrays))
 
 
@@ -348,13 +262,13 @@ def _stacked(path: Path, table: Mapping[Any, Any], arrays: Mapping[str, np.ndarr
     return np.stack([_as_float32(vector) for vector in arrays.values()])
 
 
-def _the_matrix(path: Path, arrays: Mapping[str, Any]) -> Any:
+def _the_matrix(path: Path, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     for key in MATRICES:
         if key in arrays and arrays[key].ndim == 2:
             return arrays[key]
     matrices = [key for key in arrays if arrays[key].ndim == 2]
     if len(matrices) != 1:
-        has = listed(list(arrays)) if arrays else "nothing"
+        has = listed(list(arrays))
         raise ValueError(f"{path} has {len(matrices)} matrices (of {has}): call that of the vectors 'vectors'")
     return arrays[matrices[0]]
 
@@ -363,16 +277,7 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, list | tuple) and bool(value) and all(isinstance(v, str) for v in value)
 
 
-def _decoded(array: Any) -> Any:
-    """An array of text as a list, any other as it is."""
-    if not isinstance(array, np.ndarray) or array.dtype.kind not in "US" or array.ndim != 1:
-        return array  # or the bytes of what is no array
-    return [v.decode() if isinstance(v, bytes) else str(v) for v in array.tolist()]
-
-
-def _array(path: Path, value: Tensor | np.ndarray, what: str = "the matrix") -> np.ndarray:
-    if isinstance(value, np.ndarray):
-        return value
+def _array(path: Path, value: Tensor, what: str) -> np.ndarray:
     value = plain(path, value, what)
     return (value.float() if value.is_floating_point() else value).numpy()  # NumPy has no bfloat16
 
