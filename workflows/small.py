@@ -13,7 +13,7 @@ import scipy.sparse as sp
 import yaml
 
 SMALL = "--dim 8 --num_heads 2 --depth 1 --device cpu"
-READS = "--device cpu --region 515F-806R --lengths 100 --words 3 --width 12 --members 1 --epochs 2"
+READS = "--device cpu --region 515F-806R --lengths 100 --epochs 2"
 CONFIG = {
     "sets": {
         "sets": "sets.csv",
