@@ -76,6 +76,10 @@ def _frames() -> list[tuple[FrameType | None]]:
 jsonargparse._core.inspect = SimpleNamespace(**{**vars(inspect), "stack": _frames})
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "slow: run by `make test-all` alone; `make test` has what protects every change")
+
+
 def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()  # a full collection would walk a second through what is imported: a sixth of the time of all tests

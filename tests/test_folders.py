@@ -235,6 +235,7 @@ def test_options_that_are_for_tables(tmp_path):
         open_sets(tmp_path / "nowhere.h5")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:label:UserWarning")  # so few
 @pytest.mark.parametrize("ending", [".h5", ".npy", ".pt"])
 def test_the_commands_end_to_end(ending, tmp_path, monkeypatch, capsys):

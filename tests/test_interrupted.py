@@ -13,6 +13,8 @@ from forked import Forked
 from omniset.cli import main
 from test_contract import SYSTEMS
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 ENDLESS = {  # far more than there is time for
     "sets": "--epochs=100000 --patience=null",

@@ -157,6 +157,7 @@ def table(folder):
 # ---------------------------------------------------------------------- two processes
 
 
+@pytest.mark.slow
 def test_two_processes_are_one(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("omniset.estimators.methods.TREES", 300)  # as the processes have it
     frame, labels = table(tmp_path)
@@ -265,6 +266,7 @@ raise SystemExit(code)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="ports are listed by Linux alone")
 @pytest.mark.parametrize("program", [AT_THE_SHELL, IN_PYTHON], ids=["shell", "python"])
 def test_nothing_listens_beyond_the_loopback(program, tmp_path):
@@ -361,6 +363,7 @@ if not processes.start(2, 1):
 """
 
 
+@pytest.mark.slow
 def test_what_two_processes_send_and_how_they_end(tmp_path):
     """A pickle that would write a file is refused by the one that receives it; if one is killed, the run ends."""
     (tmp_path / "met.py").write_text(MET)
