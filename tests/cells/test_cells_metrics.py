@@ -513,7 +513,6 @@ def kang():
     return embed("pca", data.X[some], batch[some]), labels[some], batch[some]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("data", ["simulated", "kang"])
 def test_as_scib_metrics(scib, double_precision, data, monkeypatch):
     z, labels, batch = cells_of((97, 10, 61), shift=1.0) if data == "simulated" else kang()
