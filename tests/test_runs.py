@@ -18,6 +18,7 @@ from omniset import SetClassifier, SetRegressor
 from omniset.cli import main
 from omniset.estimators import files as set_files
 from omniset.estimators.evaluation import evaluate, telling
+from omniset.report import page
 from omniset.runs.files import plain
 from omniset.tables import TableWriter, files
 from omniset.trials.outcomes import Outcome
@@ -62,6 +63,13 @@ def fit(folder, *words, sets="sets.csv", target="labels.csv", out="run", epochs=
     target = [] if target is None else ["--target", folder / target]
     run("fit", folder / sets, *target, "--out", folder / out, "--epochs", epochs, *SMALL, *words)
     return folder / out
+
+
+@pytest.fixture(autouse=True)
+def drawn(request, monkeypatch):
+    """Figures take half of a command's time: they are drawn in two of these tests, and in those of reports."""
+    if request.function not in (test_fit_predict_evaluate_explain, test_names_of_any_characters):
+        monkeypatch.setattr(page, "svg", lambda plot, prefix: "<svg/>")
 
 
 @pytest.fixture
