@@ -5,12 +5,15 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 
-.PHONY: demo test lint types docs check results clean
+.PHONY: demo test test-all lint types docs check results clean
 
 demo: $(VENV)/.installed  ## learn handwritten digits as multisets; the model and pictures go to demo-run/
 	$(BIN)/omniset demo --out demo-run --replace true
 
-test: $(VENV)/.installed-dev  ## all tests, docstring examples included
+test: $(VENV)/.installed-dev  ## what protects every change, docstring examples included: all tests not marked slow
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m "not slow"
+
+test-all: $(VENV)/.installed-dev  ## all tests: also kills, processes, the browser, pages of the docs, studies
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
 lint: $(VENV)/.installed-dev

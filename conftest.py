@@ -4,6 +4,8 @@ In the innermost packages, where most calls are made, they would double the time
 with OMNISET_CHECKED=all, as tests/test_checked.py runs the tests of these packages.
 """
 
+# ruff: noqa: E402
+
 import gc
 import inspect
 import os
@@ -11,6 +13,9 @@ import signal
 import sys
 from pathlib import Path
 from types import FrameType, SimpleNamespace
+
+# As the command has it: threads of OpenMP that wait for work, in circles, would take the processors from other tests.
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 import beartype.door  # noqa: F401
 import hypothesis  # noqa: F401
@@ -32,12 +37,12 @@ INNERMOST = () if os.environ.get("OMNISET_CHECKED") == "all" else ("core", "engi
 PARTS = sorted(path.stem for path in (Path(__file__).parent / "src" / "omniset").glob("[a-z]*"))
 install_import_hook([*(f"omniset.{part}" for part in PARTS if part not in INNERMOST), "paper"], "beartype.beartype")
 
-import numpy as np  # noqa: E402
-import pytest  # noqa: E402
-import torch  # noqa: E402
+import numpy as np
+import pytest
+import torch
 
-from omniset.estimators import methods, mixture, survival  # noqa: E402
-from omniset.runs import folders  # noqa: E402
+from omniset.estimators import methods, mixture, survival
+from omniset.runs import folders
 
 torch.set_num_threads(1)  # tests run side by side
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as for what a shell runs in the background, and its children
@@ -69,6 +74,10 @@ def _frames() -> list[tuple[FrameType | None]]:
 
 # To know its caller, jsonargparse has the lines of all frames read for each parser: a tenth of a second in a test.
 jsonargparse._core.inspect = SimpleNamespace(**{**vars(inspect), "stack": _frames})
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "slow: run by `make test-all` alone; `make test` has what protects every change")
 
 
 def pytest_collection_finish() -> None:

@@ -52,6 +52,7 @@ def test_a_table_is_its_long_table(kind, tmp_path):
     assert open_sets(path, ignore=["v"], vectors="vectors.csv").features == ["u", "w"]
 
 
+@pytest.mark.slow
 def test_the_commands_end_to_end(tmp_path, capsys):
     path, long, names = tables(tmp_path, "biom")
     pd.DataFrame({"set": names, "label": list("pqpq")}).to_csv("labels.csv", index=False)

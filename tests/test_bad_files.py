@@ -565,6 +565,7 @@ def complaint_about(sets, *labels):
     return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_chance_changes_of_files(seed, valid, here):
     assert complaint_about("sets.csv", "labels.csv", "elements.csv") is None
@@ -585,6 +586,7 @@ def test_chance_changes_of_files(seed, valid, here):
     assert 3 < complaints.count(None) < len(complaints) / 2
 
 
+@pytest.mark.slow
 def test_chance_changes_through_the_command(valid, here, model, capsys):
     predict = f"predict changed --model {model} --out out.csv --batch_size 1 --max_elements 100"
     for number, path in enumerate([p for p in valid if "sets" in p.name] * 7):

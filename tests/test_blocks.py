@@ -30,6 +30,7 @@ def fake(tmp_path, script):
     return str(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "reason", "remembered"),
     [
@@ -90,6 +91,7 @@ def built(anew, monkeypatch, tmp_path):
     return lambda: len(count.read_text().splitlines())
 
 
+@pytest.mark.slow
 def test_it_is_built_once_and_only_where_nobody_else_writes(anew, built, tmp_path):
     before = os.umask(0o002)  # as where each user has a group
     try:
@@ -110,6 +112,7 @@ def test_it_is_built_once_and_only_where_nobody_else_writes(anew, built, tmp_pat
     assert [*(tmp_path / "omniset").iterdir()] == [kept]
 
 
+@pytest.mark.slow
 def test_a_file_that_is_damaged_is_built_anew(anew, built, tmp_path):
     assert anew() is not None
     (kept,) = (tmp_path / "omniset").iterdir()
@@ -125,6 +128,7 @@ def test_a_file_that_is_damaged_is_built_anew(anew, built, tmp_path):
         assert kept.read_bytes() == whole
 
 
+@pytest.mark.slow
 def test_a_library_without_the_functions_is_built_anew(anew, built, tmp_path):
     """Though its name tells its content."""
     assert anew() is not None
@@ -151,6 +155,7 @@ assert blocks.library() is not None
 """
 
 
+@pytest.mark.slow
 def test_without_a_home_it_is_built_for_the_process(built, tmp_path):
     hidden = {"HOME", "XDG_CACHE_HOME"}
     env = {name: value for name, value in os.environ.items() if name not in hidden} | {"TMPDIR": str(tmp_path)}
@@ -227,6 +232,7 @@ assert os.waitpid(child, 0)[1] == 0
 """
 
 
+@pytest.mark.slow
 def test_a_child_that_is_forked_has_threads_of_its_own():
     """In a process of its own, as other libraries of the tests do not like it."""
     subprocess.run([sys.executable, "-c", FORKED], check=True, timeout=300)

@@ -16,6 +16,8 @@ from selenium.webdriver.common.by import By  # noqa: E402
 from selenium.webdriver.common.keys import Keys  # noqa: E402
 from selenium.webdriver.support.wait import WebDriverWait  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 HEADER = "//table[caption='Class by class.']//th[button='{}']"
 
 

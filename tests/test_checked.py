@@ -10,6 +10,10 @@ import sys
 from numbers import Number
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 TESTS = Path(__file__).parent
 FILES = ("test_attention.py", "test_layers.py", "test_sets.py", "test_multisets.py", "test_products.py")
 ENGINE = (

@@ -15,6 +15,7 @@ from omniset.cli import main
 from omniset.tables import point_clouds
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_had_enough_is_no_error(tmp_path):
     words = ["regions", "simulate", f"--out={tmp_path}", "--regions=34", "--genes=13"]
     command = [sys.executable, "-W", "ignore", "-m", "omniset", *words]
@@ -24,6 +25,7 @@ def test_a_reader_that_has_had_enough_is_no_error(tmp_path):
     assert process.returncode == 141
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "expected"),
     [({}, "1000 None"), ({"GOMP_SPINCOUNT": "7"}, "7 None"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "None ACTIVE")],
@@ -45,6 +47,7 @@ finally:
     assert done.stdout.splitlines()[-1] == f"False {expected}", done.stderr
 
 
+@pytest.mark.slow
 def test_demo_end_to_end(tmp_path, capsys):
     assert main(["demo", f"--out={tmp_path}", "--epochs=2", "--max_sets=100", "--progress=false", "--device=cpu"]) == 0
     metrics = json.loads((tmp_path / "metrics.json").read_text())
@@ -66,6 +69,7 @@ def test_demo_end_to_end(tmp_path, capsys):
     assert "labels changed" in out
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:label. classes with fewer than 5 sets")  # of 64 digits
 def test_demo_on_mnist_files(tmp_path, data_folder):
     arguments = ["--data=mnist", f"--folder={data_folder / 'mnist'}", "--max_sets=64", "--points=32", "--epochs=1"]
@@ -151,6 +155,7 @@ def test_values_that_yaml_never_ends_with(words, tmp_path):
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["regions", "simulate", "--out=/proc/nowhere"], ["demo", "--nonsense=1"]])
 def test_the_shell_sees_the_exit_code(arguments, tmp_path):
     """2, whether the run itself or the parser refuses."""
@@ -160,6 +165,7 @@ def test_the_shell_sees_the_exit_code(arguments, tmp_path):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_help_and_version_do_not_load_torch(capsys):
     code = (
         "import sys; from omniset.cli import main\n"

@@ -3,7 +3,11 @@
 import subprocess
 import sys
 
+import pytest
+
 from omniset import encoders
+
+pytestmark = pytest.mark.slow
 
 COMPILED = """
 import torch

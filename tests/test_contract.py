@@ -18,6 +18,7 @@ import baskets
 from omniset.cells.options import EmbedderOptions
 from omniset.cli import main
 from omniset.estimators.options import SetOptions
+from omniset.genomes import evaluate
 from omniset.genomes.options import CompleterOptions
 from omniset.microbiomes.options import ClassifierOptions
 from omniset.regions.options import PredictorOptions
@@ -159,6 +160,8 @@ class Done:
 def done(request, tmp_path_factory):
     system, folder = request.param, tmp_path_factory.mktemp(request.param.name)
     with pytest.MonkeyPatch.context() as patch:
+        asked = [c for c in evaluate.CONDITIONS if c.name in ("100/0", *evaluate.DECISIVE)]
+        patch.setattr(evaluate, "CONDITIONS", asked)
         patch.chdir(folder)
         if callable(system.data):
             system.data()

@@ -111,6 +111,7 @@ for limit in (20_000, 200_000):
 """
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full(words, tmp_path):
     """Stands in for it: no file may be longer than a limit, below the size of a checkpoint, of weights, of a report."""
     command = [sys.executable, "-c", FULL, *(word for word in words if "--out" not in word), "--epochs=1", "--dim=64"]

@@ -27,14 +27,20 @@ def test_every_promise_has_its_test():
             assert f"\ndef {name}(" in (ROOT / file).read_text(), f"{file} has no {name}"
 
 
-@pytest.fixture
-def option_tables(monkeypatch):
+@pytest.fixture(scope="module")
+def option_tables():
     pytest.importorskip("sphinx")
-    monkeypatch.syspath_prepend(DOCS)
-    import option_tables
-
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(DOCS)
+        import option_tables
     yield option_tables
     del sys.modules["option_tables"]
+
+
+@pytest.fixture(scope="module")
+def known(option_tables):
+    """Names of the options of each command."""
+    return {name: names_of(parts) for name, parts in option_tables.commands().items()}
 
 
 def blocks(path, language):
@@ -87,12 +93,11 @@ def test_there_are_commands():
 
 
 @pytest.mark.parametrize("words", command_lines())
-def test_commands_are_accepted(words, option_tables, tmp_path, monkeypatch, capsys):
+def test_commands_are_accepted(words, known, tmp_path, monkeypatch, capsys):
     """They parse; nothing is run. Files of settings that a page makes with --print_config are made first."""
     monkeypatch.chdir(tmp_path)
     if ">" in words:
         words = words[: words.index(">")]
-    known = option_tables.commands()
     name = words[0] if words[0] in known else " ".join(words[:2])
     if "--config" in words:
         Path(words[words.index("--config") + 1]).write_text("sets: sets.parquet\ntarget: labels.csv\n")
@@ -103,31 +108,15 @@ def test_commands_are_accepted(words, option_tables, tmp_path, monkeypatch, caps
     out, err = capsys.readouterr()
     assert done.value.code == 0, err
     config = yaml.safe_load(out)
-    assert set(config) - {"config"} == set(names_of(known[name]))
+    assert set(config) - {"config"} == set(known[name])
 
 
-@pytest.mark.parametrize("page", ["first-hour.md", "python.md", "encoders.md"])
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["python.md", "encoders.md"])
 def test_python_runs(page, tmp_path, monkeypatch):
-    """All blocks of a page, one after the other, as a reader would."""
+    """All blocks of a page, one after the other, as a reader would. (README and first hour: tests/test_readme.py.)"""
     monkeypatch.chdir(tmp_path)
     run_python(page, blocks(DOCS / page, "python"))
-
-
-def test_first_hour_writes_the_files_that_its_commands_read(tmp_path, monkeypatch):
-    """And the commands take them: with a model that is as small as can be."""
-    monkeypatch.chdir(tmp_path)
-    text = "\n".join(block for _, block in blocks(DOCS / "first-hour.md", "python"))
-    exec(compile(text[: text.index("import omniset")], "first-hour.md", "exec"), {"__name__": "page"})
-    small = ["--dim=8", "--num_heads=2", "--depth=1", "--epochs=1", "--repeats=1"]
-    small += ["--device=cpu", "--progress=false"]
-    for _, block in blocks(DOCS / "first-hour.md", "sh"):
-        for line in block.replace("\\\n", "").splitlines():
-            words = shlex.split(line)
-            if words[:1] != ["omniset"] or words[1] == "demo" or "--resume" in words or "--devices" in words:
-                continue
-            assert cli.main([*words[1:], *(small if words[1] == "fit" else small[-2:])]) == 0
-    for path in ("run/report.html", "evaluation/report.html", "predictions.csv", "explanations.csv", "states.parquet"):
-        assert Path(path).is_file()
 
 
 def walked(text, system, small, code=lambda words: 0):
@@ -148,6 +137,7 @@ def run_python(page, parts):
     exec(compile("\n".join(block for _, block in parts), page, "exec"), {"__name__": "page"})
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*are not in the model's vocabulary")
 @pytest.mark.filterwarnings("ignore:.*far from the model's reference genomes")  # so few references
 def test_genomes_page_runs(tmp_path, monkeypatch):
@@ -166,6 +156,7 @@ def test_genomes_page_runs(tmp_path, monkeypatch):
     run_python("genomes.md", blocks(DOCS / "genomes.md", "python"))
 
 
+@pytest.mark.slow
 def test_cells_page_runs(tmp_path, monkeypatch):
     """It makes its files, then its walk, as small as can be, then its class. (evaluate: tests/cells.)"""
     pytest.importorskip("scanpy")
@@ -195,6 +186,7 @@ def test_cells_page_runs(tmp_path, monkeypatch):
     assert [line.split()[1] for line in lines] == ["cells", "fit", "fit", "explain"]
 
 
+@pytest.mark.slow
 def test_regions_page_runs(tmp_path, monkeypatch):
     """Its walk on a small simulated brain, then its class. (evaluate: tests/regions.)"""
     from omniset.regions import baselines, blend, set_attention
@@ -228,6 +220,7 @@ def test_columns_are_those_on_the_cells_page():
     assert {*BIO, *BATCH, "bio", "batch", "total"} == set(found)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # those of scanpy
 def test_notebook_of_cells_runs(tmp_path, monkeypatch):
     """All but the drawings, which take most of the time, in fewer epochs: the build of the docs runs it whole."""

@@ -24,11 +24,13 @@ GRADIENTS = {torch.float64: 1e-12, torch.float32: 3e-6}
 STORES = {"set-transformer-sab": ("device", "cpu")}
 MERGED = [name for name, encoder in encoders.ENCODERS.items() if encoder.mini_batch_consistent]
 KINDS = ("deep-sets", "ust", "sse", "set-transformer-sab")  # of state; what costs time is tested of these
+OF_ALL = [pytest.param(name, marks=[] if name in KINDS else pytest.mark.slow) for name in MERGED]
 BY_OPTION = [  # encoders in whose shards an option changes what is summed up
     ("deep-sets", {"pooling": "max"}),
     ("ust", {"ffn_dim": 0, "scale": "size", "decoder_depth": 1}),
     ("umbc", {"random": False, "slot_block": True}),
 ]
+BUILT = [*((name, {}) for name in KINDS), *BY_OPTION]
 WITH_ELEMENTS = [name for name in MERGED if encoders.ENCODERS[name].outputs_elements]
 
 
@@ -66,8 +68,7 @@ def results(encoder, batch, source=None, **options):
         outputs.append(out.elements)
         loss = loss + (out.elements * torch.randn(out.elements.shape, generator=generator).to(out.elements)).sum()
     targets = [*leaves, *encoder.parameters()]
-    grads = torch.autograd.grad(loss, targets, allow_unused=True)
-    return outputs, [torch.zeros_like(t) if g is None else g for g, t in zip(grads, targets, strict=True)]
+    return outputs, [*torch.autograd.grad(loss, targets, materialize_grads=True)]
 
 
 def assert_same(got, expected):
@@ -78,47 +79,31 @@ def assert_same(got, expected):
 
 CASES = [(name, store) for name in MERGED for store in STORES.get(name, stores.STORES)]
 OF_KINDS = [(name, store) for name, store in CASES if name in KINDS]
+MORE = [{"class_token": True, "decoder_depth": 1}, {"norm": "post", "ffn_dim": 0}]
+OTHERS = [
+    pytest.param(name, store, more, marks=[] if store == "device" else pytest.mark.slow)
+    for name, store in CASES
+    for more in MORE
+]
 
 
-@pytest.mark.parametrize(("name", "store"), CASES)
-@pytest.mark.parametrize("more", [{}, {"class_token": True, "decoder_depth": 1}, {"norm": "post", "ffn_dim": 0}])
+@pytest.mark.parametrize(("name", "store", "more"), [*((name, store, {}) for name, store in CASES), *OTHERS])
 def test_shards_are_the_whole(name, store, more):
     check_shards(name, store, torch.float64, **more)
 
 
-@pytest.mark.parametrize("name", MERGED)
-def test_shards_are_the_whole_in_float32(name):
-    check_shards(name, "device", torch.float32, decoder_depth=1)
-
-
-@pytest.mark.parametrize(("name", "more"), BY_OPTION)
-def test_shards_are_the_whole_by_option(name, more):
-    """In both ways of streaming, in any order, with shards and sets that are absent; the same in float32."""
-    encoder, batch = make(name, **more), sets()
-    whole = results(encoder, batch)
-    for store in ("device", "cpu") if name == "set-transformer-sab" else ("device", "recompute"):
-        assert_same(results(encoder, batch, shard_size=7, store=store), whole)
-    shards = batch.shards(7)
-    read = results(encoder, batch, source=shards)
-    for source in ([*reversed(shards)], shards[:3] + shards[4:]):  # all elements from 21 to 27 are absent
-        assert_same(results(encoder, batch, source=source), read)
-    narrow = encoder.float(), sets(torch.float32)
-    assert_same(results(*narrow, shard_size=7), results(*narrow))
-
-
-@pytest.mark.parametrize(("name", "more"), BY_OPTION)
-@pytest.mark.parametrize("length", [0, 5])
-def test_empty_sets_by_option(name, more, length):
-    check_empty_sets(make(name, **more), length)
+@pytest.mark.parametrize(("name", "more"), [*((name, {"decoder_depth": 1}) for name in MERGED), *BY_OPTION])
+def test_shards_are_the_whole_in_float32(name, more):
+    check_shards(name, "device", torch.float32, **more)
 
 
 def check_shards(name, store, dtype, **more):
     encoder, batch = make(name, dtype, **more), sets(dtype)
-    for size in (1, 7, 64):
-        if size == 1:  # 17 shards will do; self-attention takes every pair of them
-            batch = SetBatch(batch.elements[:, 8:25], batch.multiplicity[:, 8:25])
-        assert_same(results(encoder, batch, shard_size=size, store=store), results(encoder, batch))
-        batch = sets(dtype)
+    few = SetBatch(batch.elements[:, 8:25], batch.multiplicity[:, 8:25])
+    for given, sizes in ((few, [1]), (batch, [7, 64])):  # of one element, 17: self-attention takes every pair
+        whole = results(encoder, given)
+        for size in sizes:
+            assert_same(results(encoder, given, shard_size=size, store=store), whole)
 
 
 def test_sums_over_shards_lose_no_digits():
@@ -135,9 +120,9 @@ def test_sums_over_shards_lose_no_digits():
         assert relative_error(got, expected) < 1e-5
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_a_source_that_is_read_anew(name):
-    encoder, batch = make(name), sets()
+@pytest.mark.parametrize(("name", "more"), BUILT)
+def test_a_source_that_is_read_anew(name, more):
+    encoder, batch = make(name, **more), sets()
     summary, gradients = results(encoder, batch, source=[batch])
     for store in STORES.get(name, stores.STORES):
         got = results(encoder, batch, source=batch.shards(7), store=store)
@@ -153,20 +138,20 @@ def test_a_source_that_is_read_anew(name):
         assert out.elements is whole.elements is None
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_order_of_shards(name):
-    encoder, batch = make(name), sets()
+@pytest.mark.parametrize(("name", "more"), BUILT)
+def test_order_of_shards(name, more):
+    encoder, batch = make(name, **more), sets()
     shards = batch.shards(11)
     whole = results(encoder, batch, source=shards)
     for order in (list(reversed(shards)), [shards[i] for i in torch.randperm(len(shards))]):
         assert_same(results(encoder, batch, source=order), whole)
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize(("name", "more"), BUILT)
 @pytest.mark.parametrize("absent", [0, 3, 6])
-def test_a_shard_fully_absent(name, absent):
+def test_a_shard_fully_absent(name, more, absent):
     """It changes nothing: as if it had been left out."""
-    encoder, batch = make(name), sets()
+    encoder, batch = make(name, **more), sets()
     m = batch.multiplicity.clone()
     m[:, absent * 10 : absent * 10 + 10] = 0
     shards = SetBatch(batch.elements, m).shards(10)
@@ -205,7 +190,7 @@ def test_against_the_oracle_with_elements_repeated(name, more, shard_size):
     assert relative_error(torch.autograd.grad(loss, parameters), torch.autograd.grad(reference, parameters)) <= 1e-12
 
 
-@pytest.mark.parametrize("name", MERGED)
+@pytest.mark.parametrize("name", OF_ALL)
 def test_32_ragged_sets_against_each_alone(name):
     encoder = make(name, depth=1)
     lengths = [1, 1000, *torch.randint(2, 1000, (30,)).tolist()]
@@ -215,20 +200,14 @@ def test_32_ragged_sets_against_each_alone(name):
     assert relative_error(summaries[0], torch.cat(alone)) <= 1e-12
     upstream = torch.randn(summaries[0].shape, generator=torch.Generator().manual_seed(1)).double()
     loss = (torch.cat(alone) * upstream).sum()
-    parameters = list(encoder.parameters())
-    grads = torch.autograd.grad(loss, parameters, allow_unused=True)
-    assert (
-        relative_error(gradients, [p * 0 if g is None else g for g, p in zip(grads, parameters, strict=True)]) <= 1e-12
-    )
+    grads = torch.autograd.grad(loss, list(encoder.parameters()), materialize_grads=True)
+    assert relative_error(gradients, [*grads]) <= 1e-12
 
 
-@pytest.mark.parametrize("name", MERGED)
+@pytest.mark.parametrize(("name", "more"), [*((name, {}) for name in MERGED), *BY_OPTION])
 @pytest.mark.parametrize("length", [0, 5])
-def test_empty_sets_are_finite(name, length):
-    check_empty_sets(make(name), length)
-
-
-def check_empty_sets(encoder, length):
+def test_empty_sets_are_finite(name, more, length):
+    encoder = make(name, **more)
     batch = SetBatch(torch.randn(B, length, D, dtype=torch.float64), torch.zeros(B, length))
     for options in ({}, {"shard_size": 2}):
         (summary, *_), gradients = results(encoder, batch, **options)

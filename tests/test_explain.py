@@ -210,15 +210,14 @@ def test_shards_give_the_scores_of_the_whole(name, class_token, store, baseline)
     batch = sets()
     how = {"target": 1, "steps": 2, "baseline": baseline}
     whole = explain.attribute_layers(encoder, batch, **how)
-    for size in (1, 3):
-        for source, cut in ((batch, {"shard_size": size}), (list(batch.shards(size)), {})):
-            found = explain.attribute_layers(encoder, source, **how, store=store, **cut)
-            for a, b in zip(whole, found, strict=True):
-                assert relative_error(b.scores, a.scores) < 1e-12
-                assert relative_error(b.total, a.total) < 1e-12
-                assert relative_error(b.change, a.change) < 1e-12
-            expected = explain.attention(encoder, batch)
-            assert relative_error(explain.attention(encoder, source, store=store, **cut), expected) < 1e-12
+    for source, cut in ((batch, {"shard_size": 1}), (list(batch.shards(3)), {})):
+        found = explain.attribute_layers(encoder, source, **how, store=store, **cut)
+        for a, b in zip(whole, found, strict=True):
+            assert relative_error(b.scores, a.scores) < 1e-12
+            assert relative_error(b.total, a.total) < 1e-12
+            assert relative_error(b.change, a.change) < 1e-12
+        expected = explain.attention(encoder, batch)
+        assert relative_error(explain.attention(encoder, source, store=store, **cut), expected) < 1e-12
 
 
 @pytest.mark.parametrize("least", [0, 1 << 62])

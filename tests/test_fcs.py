@@ -289,6 +289,7 @@ def test_options():
             open_sets("a.fcs", **options)
 
 
+@pytest.mark.slow
 def test_the_commands_end_to_end(tmp_path, capsys):
     (tmp_path / "s").mkdir()
     for number, name in enumerate("abcd"):

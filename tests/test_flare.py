@@ -51,15 +51,6 @@ def test_attribution_written_out():
     assert relative_error(explain.attention(encoder, batch), seen / seen.amax(1, keepdim=True)) < 1e-12
 
 
-def test_layers_alone_take_sets_and_multisets():
-    layer = LatentRouting(8, 2, 3).double()
-    x, m = torch.randn(3, 11, 8, dtype=DOUBLE), torch.randint(0, 4, (3, 11))
-    out = layer(x, m)
-    for one, counts, mapped in zip(x, m, out, strict=True):
-        copies = layer(one.repeat_interleave(counts, 0)[None])[0]
-        assert relative_error(copies, mapped.repeat_interleave(counts, 0)) < 1e-13
-
-
 def test_large_scores_do_not_overflow():
     """They are not scaled."""
     encoder = encoders.build("flare", **SIZES).double()

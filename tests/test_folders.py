@@ -237,6 +237,7 @@ def test_options_that_are_for_tables(tmp_path):
         open_sets(tmp_path / "nowhere.h5")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:label:UserWarning")  # so few
 def test_the_commands_end_to_end(tmp_path, monkeypatch, capsys):
     out = folder(tmp_path, ".h5")

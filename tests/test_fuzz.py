@@ -27,6 +27,7 @@ def content(folder):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CHEAP)
 def test_files_are_read_or_refused(name, maker, tmp_path):
     found = FORMATS[name]

@@ -322,6 +322,7 @@ def test_no_file(tmp_path):
         read_gene_vectors(tmp_path)
 
 
+@pytest.mark.slow
 def test_real_vectors(data_folder):
     path = data_folder / "gene_vectors" / "annotation_svd128.txt.xz"
     with pytest.warns(UserWarning, match="occur more than once with different vectors"):

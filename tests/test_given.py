@@ -45,8 +45,7 @@ def form(request, monkeypatch):
     return name
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("ffn_dim", [0, 13])
+@pytest.mark.parametrize(("ffn_dim", "weighted"), [(0, True), (13, False)])
 @pytest.mark.parametrize("upstream", ["written out", "expanded", "shared", "a residual", "with gaps"])
 def test_what_is_given_stays_as_it_is(upstream, ffn_dim, weighted, form):
     layer = InducedSetAttentionBlock(D, H, K, ffn_dim).double()

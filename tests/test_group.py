@@ -24,6 +24,8 @@ from omniset.engine.group import Processes
 from omniset.kernels import folded
 from omniset.testing import relative_error
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 B, N, D = 3, 67, 2
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 3e-6}

@@ -14,6 +14,8 @@ from omniset.cli import main
 from omniset.microbiomes.options import ClassifierOptions
 from test_contract import SYSTEMS
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 ENDLESS = {  # far more than there is time for
     "sets": "--epochs=100000 --patience=null",

@@ -4,7 +4,10 @@ import subprocess
 import sys
 from importlib.metadata import packages_distributions, requires
 
+import pytest
 from packaging.requirements import Requirement
+
+pytestmark = pytest.mark.slow
 
 NEEDED = ("torch", "numpy", "safetensors", "jaxtyping")
 

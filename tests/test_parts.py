@@ -69,6 +69,7 @@ def test_a_part_is_what_the_command_makes_of_it_alone(folder, tmp_path):
     assert not [path for path in (tmp_path / "predict.csv" / RECORDS).iterdir() if path.is_dir()]
 
 
+@pytest.mark.slow
 def test_two_workers_of_which_one_is_killed(folder, tmp_path):
     """Dask gives its part to the other one: complete, and equal to the bit."""
     distributed, dask = (pytest.importorskip(name) for name in ("distributed", "dask"))

@@ -70,9 +70,11 @@ def run(words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     out = words[words.index("--out") + 1] if "--out" in words else "demo-run"
     assert re.search(rf"(Written|written) to {re.escape(out)}\b", said.out), (words, said.out)
     assert Path(out).exists()
+    assert name.split()[-1] not in ("fit", "evaluate") or Path(out, "report.html").is_file()
     assert name != "fit" or "states" in out or "label (2 classes)" in said.out, said.out  # not the names of patients
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("as_asked")
 @pytest.mark.filterwarnings("default")
 def test_all_that_can_be_pasted_runs_in_one_folder(tmp_path, monkeypatch, capfd):

@@ -240,6 +240,7 @@ def test_odd_names_are_shown(name, tmp_path):
     assert json.loads((tmp_path / "report.json").read_text())["examples"][0]["set"] == odd
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a" * 10_000, "a " * 5_000, "one\ntwo\r\nthree"], ids=["word", "words", "lines"])
 def test_long_names_are_drawn(name):
     _, page = rendered(named(name))

@@ -18,6 +18,7 @@ from omniset import SetClassifier, SetRegressor
 from omniset.cli import main
 from omniset.estimators import files as set_files
 from omniset.estimators.evaluation import evaluate, telling
+from omniset.report import page
 from omniset.runs.files import plain
 from omniset.tables import TableWriter, files
 from omniset.trials.outcomes import Outcome
@@ -64,9 +65,25 @@ def fit(folder, *words, sets="sets.csv", target="labels.csv", out="run", epochs=
     return folder / out
 
 
+@pytest.fixture(autouse=True)
+def drawn(request, monkeypatch):
+    """Figures take half of a command's time: they are drawn in two of these tests, and in those of reports."""
+    if request.function not in (test_fit_predict_evaluate_explain, test_names_of_any_characters):
+        monkeypatch.setattr(page, "svg", lambda plot, prefix: "<svg/>")
+
+
 @pytest.fixture
 def frame(tmp_path):
     return make(tmp_path)[0]
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    """A folder with all tables and with a model, `run`, that learned from them: to be read alone."""
+    folder = tmp_path_factory.mktemp("fitted")
+    make(folder)
+    fit(folder)
+    return folder
 
 
 def test_fit_predict_evaluate_explain(tmp_path, frame, capsys):
@@ -174,8 +191,7 @@ def test_a_label_of_the_set_in_its_rows(tmp_path, frame):
     assert len(pd.read_csv(tmp_path / "p.csv")) == 43
 
 
-def test_predict_writes_as_it_reads(tmp_path, frame, monkeypatch):
-    model = fit(tmp_path)
+def test_predict_writes_as_it_reads(tmp_path, frame, fitted, monkeypatch):
     monkeypatch.setattr(files, "CELLS", 100)
     seen = []
     tables = []
@@ -185,7 +201,7 @@ def test_predict_writes_as_it_reads(tmp_path, frame, monkeypatch):
     monkeypatch.setattr(TableWriter, "write", lambda self, f: seen.append(tables[-1].file.position) or write(self, f))
     big = pd.concat([frame.drop(columns="sign").assign(set=frame["set"] + f"_{i}") for i in range(40)])
     big.to_csv(tmp_path / "big.csv", index=False)
-    run("predict", tmp_path / "big.csv", "--model", model, "--out", tmp_path / "p.csv", "--batch_size", 100)
+    run("predict", tmp_path / "big.csv", "--model", fitted / "run", "--out", tmp_path / "p.csv", "--batch_size", 100)
     assert len(pd.read_csv(tmp_path / "p.csv")) == 43 * 40
     size = (tmp_path / "big.csv").stat().st_size
     early = sum(position < size for position in seen)
@@ -202,6 +218,7 @@ def test_config_file_of_fit(tmp_path, frame, capsys):
     assert (tmp_path / "out" / "report.html").exists()
 
 
+@pytest.mark.slow
 def test_killed_at_random_moments_and_resumed(tmp_path):
     make(tmp_path, number=23)
     words = ["--epochs", "13", "--patience", "null", "--encoder_options", '{"dropout": 0.2}', "--max_elements", "40"]
@@ -408,11 +425,10 @@ def test_classes_that_are_hardly_meant_are_said(tmp_path, frame, capsys):
         assert words.replace("'", "&#39;") in text
 
 
-def test_nothing_is_replaced_that_was_read(tmp_path, frame, capsys):
-    model = fit(tmp_path)
+def test_nothing_is_replaced_that_was_read(tmp_path, frame, fitted, capsys):
     before = (tmp_path / "sets.csv").read_bytes()
     for verb in ("predict", "explain"):
-        run(verb, tmp_path / "sets.csv", "--model", model, "--out", tmp_path / "sets.csv", code=2)
+        run(verb, tmp_path / "sets.csv", "--model", fitted / "run", "--out", tmp_path / "sets.csv", code=2)
         assert "out is the input itself" in capsys.readouterr().err
     assert (tmp_path / "sets.csv").read_bytes() == before
 
@@ -483,15 +499,15 @@ def test_telling_examples():
     assert telling(one) == [0]
 
 
-def test_large_sets_are_explained_in_shards(tmp_path, frame):
-    model = fit(tmp_path)
+def test_large_sets_are_explained_in_shards(tmp_path, fitted):
+    words = [fitted / "sets.csv", "--model", fitted / "run"]
     for limit, name in ((40, "whole"), (3, "shards")):
-        words = ["--max_elements", limit, "--steps", 3, "--per", "copy", "--out", tmp_path / f"{name}.csv"]
-        run("explain", tmp_path / "sets.csv", "--model", model, *words)
+        more = ["--max_elements", limit, "--steps", 3, "--per", "copy", "--out", tmp_path / f"{name}.csv"]
+        run("explain", *words, *more)
     whole, shards = (pd.read_csv(tmp_path / f"{name}.csv") for name in ("whole", "shards"))
     pd.testing.assert_frame_equal(whole.drop(columns="score"), shards.drop(columns="score"))
     assert np.allclose(whole["score"], shards["score"], atol=1e-4)
-    run("explain", tmp_path / "sets.csv", "--model", model, "--method", "attention", "--out", tmp_path / "a.csv")
+    run("explain", *words, "--method", "attention", "--out", tmp_path / "a.csv")
     plain = pd.read_csv(tmp_path / "a.csv")["score"]
     assert not np.allclose(plain, whole["score"], atol=0.05)
     assert plain.between(0, 1).all()

@@ -182,6 +182,7 @@ def test_files_that_are_none(capsys):
         assert message.count("\n") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rep", ["X_pca", "counts"])
 def test_the_commands_end_to_end(rep, capsys):
     adata = cells()

@@ -83,6 +83,7 @@ def its_checks():
         )
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.usefixtures("single_precision")
 @its_checks()

@@ -239,6 +239,7 @@ if {before}:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", [False, True])
 def test_work_is_done_after_the_main_script_and_at_exit(before):
     script = OUTLIVES.replace("{before}", str(before))

@@ -10,6 +10,10 @@ from omniset.testing import relative_error
 
 D, H = 24, 4
 SIZES = [(5, 5, 7, 5), (3, 1, 2, 37), (1, 1, 79, 3), (2, 2, 67, 33), (2, 1, 13, 13)]  # sets, those of queries, Q, N
+CASES = [
+    (*ffn, sizes, weighted) for ffn in ((None, "relu"), (13, "gelu")) for sizes in SIZES for weighted in (False, True)
+]
+CASES += [(*ffn, SIZES[3], True) for ffn in ((0, "relu"), (13, "silu"))]
 
 
 @pytest.fixture
@@ -69,9 +73,7 @@ def assert_close(got, expected):
         assert (g - e).norm() <= 1e-12 * max(float(e.norm()), others)
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("sizes", SIZES)
-@pytest.mark.parametrize(("ffn_dim", "activation"), [(None, "relu"), (0, "relu"), (13, "gelu"), (13, "silu")])
+@pytest.mark.parametrize(("ffn_dim", "activation", "sizes", "weighted"), CASES)
 def test_whole_is_plain(ffn_dim, activation, sizes, weighted, plainly, computed):
     layer, (x, y, m) = block(ffn_dim, activation), inputs(*sizes)
     assert (whole._parts(y) is not None) == (computed == "in pieces")

@@ -511,6 +511,7 @@ def test_chunks_of_zeros_that_zarr_leaves_out(dense, tmp_path):
     assert np.array_equal(whole(open_source(tmp_path / "a.zarr")), dense)
 
 
+@pytest.mark.slow
 def test_flipped_bytes_and_cut_files_give_one_line_that_names_the_file(tmp_path):
     """Or values, where the damage is in them; never another kind of error."""
     rng, path = np.random.default_rng(0), tmp_path / "a.h5ad"

@@ -606,6 +606,7 @@ def test_a_table_is_read_with_its_warnings(tmp_path):
     assert (table.names, table.families, table.counts.toarray().tolist()) == (["a"], ["bar", "foo"], [[0, 1]])
 
 
+@pytest.mark.slow
 def test_real_genomes(data_folder):
     path = data_folder / "genomes/archaea_pfam.tsv.gz"
     with pytest.warns(UserWarning, match="18 families such as PF01654.1 have the identifier of another one"):

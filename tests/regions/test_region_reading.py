@@ -416,6 +416,7 @@ def test_errors_name_the_file(tmp_path):
 # Real data
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["functional", "structural"])
 @pytest.mark.parametrize(
     ("atlas", "regions", "genes", "unsampled"), [("dk82", 82, 1645, 2), ("schaefer_100", 114, 810, 0)]

@@ -11,6 +11,8 @@ from paper.study import Sample
 from omniset.testing import relative_error
 from omniset.training.ensemble import Ensemble, keep_best
 
+pytestmark = pytest.mark.slow
+
 SEEDS = [0, 3, 4]
 STEPS = 10
 

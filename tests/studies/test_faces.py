@@ -13,6 +13,8 @@ from transformers import ViTConfig, ViTModel
 
 from omniset.cli import main
 
+pytestmark = pytest.mark.slow
+
 NAMES = ["Bald", "Smiling", "Young"]
 
 

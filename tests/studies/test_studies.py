@@ -28,6 +28,8 @@ from omniset import SetBatch, encoders
 from omniset.cli import main
 from omniset.testing import relative_error
 
+pytestmark = pytest.mark.slow
+
 SMALL = """
 title: Small
 epochs: 3
@@ -114,6 +116,11 @@ def test_run_writes_everything_once(small, capsys):
         assert len(row["validation_losses"]) == 3
         assert row["validation_losses"].index(row["validation_loss"]) + 1 == row["best_epoch"]
         assert row["validation_loss"] == min(row["validation_losses"])
+    columns = before["whole"]["seeds"]["0"]["columns"]
+    assert columns["ust"] == columns["st"]  # of one network
+    page = (out / "report.html").read_text()
+    assert all(f"{row['columns']['ust']['mae']:.2f}" in page for row in before["whole"]["seeds"].values())
+    assert json.loads((out / "report.json").read_text())["results"].keys() == {"whole", "exact"}
     assert run(*words, 3) == 0  # adds a seed, and does nothing again
     assert "seed 0" not in capsys.readouterr().out.split("Small")[0]
     after = numbers(out)
@@ -134,12 +141,6 @@ def test_every_step_has_its_own_batch(small, monkeypatch):
     monkeypatch.setattr(MaxRegression, "batch", lambda *a: (seen.append(a[2:]), drawn(*a))[1])
     whole(small / "out", 2)
     assert seen == [(seed, step) for step in range(12) for seed in (0, 1)]
-
-
-def test_one_network_is_three_columns(small):
-    whole(small / "out", 1)
-    row = numbers(small / "out")["whole"]["seeds"]["0"]["columns"]
-    assert row["ust"] == row["st"]
 
 
 def test_alone_or_together_gives_the_same(small):
@@ -515,40 +516,11 @@ def test_one_of_ten_digits_is_another(digits):
     assert 0.3 < sample.target.mean() < 0.7
 
 
-def test_the_report_holds_the_numbers(small):
-    out = small / "out"
-    whole(out, 1)
-    page = (out / "report.html").read_text()
-    row = numbers(out)["whole"]["seeds"]["0"]
-    assert f"{row['columns']['ust']['mae']:.2f}" in page
-    assert "Not run: " in page
-    assert json.loads((out / "report.json").read_text())["results"].keys() == {"whole"}
-
-
 @pytest.mark.parametrize("content", ["{", "[]", '{"seeds": {}}'])
 def test_a_file_that_is_not_of_a_study_is_named(tmp_path, content):
     (tmp_path / "isab.json").write_text(content)
     with pytest.raises(ValueError, match="isab.json is not of a study"):
         Results.read(tmp_path)
-
-
-def test_columns_of_one_network_with_the_same_numbers_are_one_line():
-    row = {"identified": [0.5, 1.0], "score": [1.0, 1.0]}
-    columns = {"ust": row, "isab": row, "strxl": {**row, "score": [1.0, 0.5]}}
-    results = Results({"isab": {"training": "isab", "seeds": {"0": {"columns": columns}}}})
-    series = {name.upper(): ("isab", name) for name in columns} | {"UMBC": ("umbc", "umbc")}
-    legend = figures.identification(results, {"": series}).axes[0].get_legend()
-    assert [text.get_text() for text in legend.get_texts()] == ["UST, ISAB", "STRXL", "by chance"]
-
-
-def test_a_network_has_one_style_in_all_panels():
-    row = {"accuracy": [50.0, 60.0]}
-    trainings = {name: {"training": name, "seeds": {"0": {"columns": {"c": row}}}} for name in ("a", "b")}
-    panels = {"left": ("accuracy", {"A": ("a", "c"), "B": ("b", "c")}), "right": ("accuracy", {"B": ("b", "c")})}
-    left, right = figures.against_sizes(Results(trainings), panels, [1, 2], "x", "y").axes
-    colours = [{line.get_label(): line.get_color() for line in axes.lines} for axes in (left, right)]
-    assert colours[0]["A"] != colours[0]["B"] == colours[1]["B"]
-    assert left.get_ylim() == right.get_ylim()
 
 
 def test_the_ablation_lists_what_was_not_run():

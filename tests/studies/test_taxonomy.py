@@ -17,6 +17,8 @@ from scipy.stats import multivariate_normal
 from omniset.cli import main
 from omniset.core.sets import SetBatch
 
+pytestmark = pytest.mark.slow
+
 RECIPE = """
 title: Small
 epochs: 2
