@@ -38,7 +38,7 @@ def test_options_of_all_commands():
     def options(command):
         kinds = inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL
         own = {p.name for p in inspect.signature(command).parameters.values() if p.kind not in kinds}
-        return own.union(*(taken.names for taken in getattr(command, "taken", [])))
+        return own.union(*(taken.options() for taken in getattr(command, "taken", [])))
 
     assert sum(len(options(command)) for command in commands()) <= OPTIONS
 

@@ -426,14 +426,15 @@ def test_a_folder_of_others_is_no_place_for_parts(here, capsys):
     refused(capsys, ["embed", "sets", "--model=model", "--out=out"], "parts of predict of another run")
 
 
-@pytest.mark.parametrize("path", ["run.json", f"{RECORDS}/settings.json"])
-@pytest.mark.parametrize("text", ["", "{", "[]", "[" * 100_000, '{"settings": 3, "files": []}', '{"made": "../x"}'])
-def test_a_damaged_record_is_one_line(path, text, here, capsys):
-    assert main(["predict", "sets", "--model=model", "--out=out", "--scheduler=synchronous", *QUIET]) == 0
-    Path("out", path).write_text(text)
-    before = tree(here / "out")
-    assert (
-        main(["predict", "sets", "--model=model", "--out=out", "--scheduler=synchronous", *QUIET, "--resume=true"]) == 2
-    )
-    assert Path(path).name in capsys.readouterr().err
-    assert tree(here / "out") == before
+def test_a_damaged_record_is_one_line(here, capsys):
+    words = ["predict", "sets", "--model=model", "--out=out", "--scheduler=synchronous", *QUIET]
+    assert main(words) == 0
+    for path in (Path("out/run.json"), Path("out") / RECORDS / "settings.json"):
+        sound = path.read_text()
+        for text in ("", "{", "[]", "[" * 100_000, '{"settings": 3, "files": []}', '{"made": "../x"}'):
+            path.write_text(text)
+            before = tree(here / "out")
+            assert main([*words, "--resume=true"]) == 2, text
+            assert path.name in capsys.readouterr().err, text
+            assert tree(here / "out") == before, text
+        path.write_text(sound)
