@@ -36,11 +36,11 @@ from omniset.estimators.inputs import checksum, folds_of
 from omniset.estimators.methods import DissimilarityLinear
 from omniset.estimators.mixture import STEPS, SetMixture
 from omniset.estimators.options import SIZES
-from omniset.estimators.weights import losses_of, shares
 from omniset.runs.files import plain, provenance
 from omniset.trials.comparison import OURS
 from omniset.trials.intervals import Interval, Resampling, widened
 from omniset.trials.kept import Done, Kept
+from omniset.trials.stacking import Classes, Stack, log_losses
 
 RUNS = ROOT / "runs" / "sets"
 FOLDS, REPEATS = 5, 5
@@ -129,13 +129,13 @@ Rule = Callable[[np.ndarray, np.ndarray], Callable[[np.ndarray], np.ndarray]]
 
 def least_loss(left_out: np.ndarray, y: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
     """The method with the least log loss on sets left out, alone."""
-    best = losses_of(left_out, y).mean(1).argmin()
+    best = log_losses(left_out, y).mean(1).argmin()
     return lambda each: each[best]
 
 
 def without_powers(left_out: np.ndarray, y: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-    """The weights of the default, of probabilities that are not calibrated."""
-    weights = shares(losses_of(left_out, y), np.ones(len(y)))
+    """The weights of the default, for probabilities that are not calibrated."""
+    weights = Stack.learned(left_out, Classes(y), np.arange(len(y)) % FOLDS).weights
     return lambda each: np.tensordot(weights, each, 1)
 
 

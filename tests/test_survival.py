@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import torch
 from scipy.optimize import minimize
+from scipy.special import softmax
 from sklearn.ensemble import ExtraTreesRegressor
 
 from omniset import SetBatch, SetSurvival
@@ -21,15 +22,14 @@ from omniset.estimators.survival import (
     CoxEnsemble,
     DissimilarityCox,
     RiskMixture,
+    Risks,
     deviance_residuals,
-    in_folds,
-    mixture_of,
     observed,
-    slope_of,
 )
 from omniset.training.cox import contributions, loss_parts, ranked
 from omniset.training.ensemble import Ensemble
 from omniset.trials.comparison import OURS
+from omniset.trials.stacking import Stack
 from omniset.trials.survival import Steps, breslow, concordance, integrated_brier
 
 DIM = 2
@@ -148,66 +148,70 @@ def left_out(rows=61, seed=0):
 def test_sets_left_out_are_at_risk_beside_those_of_their_fold():
     risks, y, folds = left_out()
     w = np.random.default_rng(0).uniform(0.5, 2, len(y))
-    each = in_folds(risks, y, folds, w)
+    outcome = Risks(y, folds)
+    losses = outcome.losses(risks[2], w)
     for fold in range(3):
         rows = folds == fold
         f, ranks, weights = (torch.tensor(part) for part in (risks[2, rows], y[rows], w[rows]))
-        np.testing.assert_allclose(each[2, rows], contributions(f, ranks, weights).numpy(), rtol=1e-12)
-    moved = in_folds(risks + np.array([3.0, -5.0, 7.0])[folds], y, folds, w)
-    np.testing.assert_allclose(moved, each, atol=1e-10)  # constants of folds do not count
+        np.testing.assert_allclose(losses[rows], -contributions(f, ranks, weights).numpy(), rtol=1e-12)
+    shift = np.array([3.0, -5.0, 7.0])[folds]
+    np.testing.assert_allclose(outcome.losses(risks[2] + shift, w), losses, atol=1e-10)  # constants do not count
+    value, gradient = outcome.mean(w)(risks[2])
+    assert value == pytest.approx(w @ losses / w.sum())
+    for row in (0, 7, 60):
+        step = 1e-5 * (np.arange(len(y)) == row)
+        ends = [outcome.mean(w)(risks[2] + sign * step)[0] for sign in (1, -1)]
+        assert gradient[row] == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-4, abs=1e-9)
 
 
 def test_slopes_are_the_best_of_many():
     risks, y, folds = left_out()
-    w = np.ones(len(y))
+    w, outcome = np.ones(len(y)), Risks(y, folds)
     grid = np.linspace(0, 5, 101)
     for risk in risks[1:]:
-        loss = [-in_folds(a * risk[None], y, folds, w).sum() + (a - 1) ** 2 / 2 for a in grid]
-        assert slope_of(risk, y, folds, w) == pytest.approx(grid[int(np.argmin(loss))], abs=0.03)
-    assert slope_of(-risks[1], y, folds, w) < 0.01  # never negative
-    assert slope_of(risks[0], y, folds, w) == 1
+        loss = [outcome.losses(a * risk, w).sum() + (a - 1) ** 2 / 2 for a in grid]
+        assert outcome.power(risk, w) == pytest.approx(grid[int(np.argmin(loss))], abs=0.03)
+    assert outcome.power(-risks[1], w) < 0.01  # never negative
+    assert outcome.power(risks[0], w) == 1
 
 
 def test_weights_go_to_what_tells_and_halves_are_doubled():
     risks, y, folds = left_out(301)
-    shares, slopes = mixture_of(risks, y, folds, np.ones(len(y)))
-    assert shares.sum() == pytest.approx(1)
-    assert shares[0] == shares[3] == 0
-    assert slopes[2] > 1.5 * slopes[1]
-    ungrouped = mixture_of(risks, y, folds, np.ones(len(y)), np.arange(len(y)))
-    assert (ungrouped[0] == shares).all()
-    doubled = mixture_of(*(np.repeat(part, 2, -1) for part in (risks, y, folds)), np.tile([0.0, 3.0], len(y)))
-    np.testing.assert_allclose(doubled[0], shares, atol=1e-12)  # rows without weight are not there
+    found = Stack.learned(risks, Risks(y, folds), folds)
+    assert found.weights[0] == found.weights[3] == 0
+    assert found.powers[2] > 1.5 * found.powers[1]
+
+    def objective(u):
+        f = (softmax(u) * found.powers) @ risks
+        return Risks(y, folds).losses(f, np.ones(len(y))).sum() + 6 * np.square(softmax(u) - 1 / 4).sum()
+
+    expected = softmax(minimize(objective, np.zeros(4), method="BFGS").x)
+    expected[expected < 0.02] = 0
+    np.testing.assert_allclose(found.weights, expected / expected.sum(), atol=1e-3)
+    doubled = [np.repeat(part, 2, -1) for part in (risks, y, folds)]
+    weighed = Stack.learned(doubled[0], Risks(doubled[1], doubled[2]), doubled[2], np.tile([0.0, 3.0], len(y)))
+    np.testing.assert_allclose(weighed.weights, found.weights, atol=1e-6)  # rows without weight are not there
 
 
-def test_what_the_mixture_says_of_a_fold_is_learned_on_the_others():
-    risks, y, folds = left_out()
-    ones = np.ones(len(y))
-    weights, slopes, ours = RiskMixture.weigh(risks, y, folds[None], ones, None, 0)
-    share, slope = mixture_of(risks[:, folds != 1], y[folds != 1], folds[folds != 1], ones[folds != 1])
-    np.testing.assert_allclose(ours[folds == 1], (share * slope) @ risks[:, folds == 1], rtol=1e-12)
-    whole = mixture_of(risks, y, folds, ones)
-    assert (weights == whole[0]).all()
-    assert (slopes == whole[1]).all()
-    changed = np.where(folds == 1, -y, y)
-    assert (RiskMixture.weigh(risks, changed, folds[None], ones, None, 0)[2][folds == 1] == ours[folds == 1]).all()
-
-
-def test_of_several_repeats_ours_is_the_mean_and_sets_are_at_risk_beside_the_folds_of_the_first():
+def test_what_the_mixture_says_is_learned_on_other_folds_and_the_mean_over_repeats():
+    """Sets are at risk beside those of the folds of the first repeat."""
     risks, y, folds = left_out()
     ones = np.ones(len(y))
     again = np.random.default_rng(3).permutation(folds)
-    weights, slopes, ours = RiskMixture.weigh(risks, y, np.stack([folds, again]), ones, None, 0)
+    weights, slopes, ours = RiskMixture.weigh(risks, y, np.stack([folds, again]), ones, None)
     expected = np.zeros(len(y))
     for dealt in (folds, again):
         for fold in range(3):
             there = dealt != fold
-            share, slope = mixture_of(risks[:, there], y[there], folds[there], ones[there])
-            expected[dealt == fold] += (share * slope) @ risks[:, dealt == fold] / 2
+            stack = Stack.learned(risks[:, there], Risks(y[there], folds[there]), folds[there])
+            expected[dealt == fold] += (stack.weights * stack.powers) @ risks[:, dealt == fold] / 2
     np.testing.assert_allclose(ours, expected, rtol=1e-12)
-    whole = mixture_of(risks, y, folds, ones)
-    assert (weights == whole[0]).all()
-    assert (slopes == whole[1]).all()
+    whole = Stack.learned(risks, Risks(y, folds), folds)
+    assert (weights == whole.weights).all()
+    assert (slopes == whole.powers).all()
+    changed = np.where(folds == 1, -y, y)
+    once, lied = (RiskMixture.weigh(risks, truth, folds[None], ones, None)[2][folds == 1] for truth in (y, changed))
+    assert (once == lied).all()
 
 
 def test_a_stack_adds_up_risks():

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Bool, Float, Float32, Float64, Int, Shaped
 from torch import nn
 
-from omniset.cells.classifiers import METHODS, WIDTHS, Classifiers, Mixture, evenly, log_losses, log_normalised, raised
+from omniset.cells.classifiers import METHODS, WIDTHS, Classifiers, evenly, log_normalised
 from omniset.cells.data import UNKNOWN, Cells, batch_codes, labels_of, numbered_anew, opened
 from omniset.cells.embedder import LEAST, CellEmbedder, warn_of_empty
 from omniset.cells.model import SCALE, CellModel, Completion
@@ -28,6 +28,7 @@ from omniset.fitted import Estimator
 from omniset.report.blocks import many
 from omniset.runs.progress import Progress
 from omniset.training import artefacts, schema
+from omniset.trials.stacking import Classes, Stack, in_words, log_losses, raised
 
 EMBEDDER = "embedder"  # folder of the vectors' model, within that of the annotator
 SHARED = len(METHODS) - 1  # methods before those that have a width
@@ -117,10 +118,10 @@ class CellAnnotator(AnnotatorOptions, Estimator):
 
         p(type | cell) = [ sum_m w_m p_m(type | cell)^a_m ]^b, normalised
 
-    with p_m of `omniset.cells.classifiers`, weights w and powers a of `Mixture` there, learned on batches kept
-    back with each type of each batch as one unit; b makes the mixture as sure as it was right there. A cell is unknown
-    where it is stranger (`omniset.cells.unknown_types`) than all but `error` of the known cells in every batch kept
-    back.
+    with p_m of `omniset.cells.classifiers`, weights w and powers a of `omniset.trials.stacking`, learned on batches
+    kept back with each type of each batch as one unit; b makes the mixture as sure as it was right there. A cell is
+    unknown where it is stranger (`omniset.cells.unknown_types`) than all but `error` of the known cells in every batch
+    kept back.
 
     Args:
         {options}
@@ -356,13 +357,14 @@ class CellAnnotator(AnnotatorOptions, Estimator):
         for fold in folds:
             fold.answers = np.concatenate((fold.answers[:SHARED], fold.answers[SHARED + width :][:1]))
         answers = np.concatenate([fold.answers for fold in folds], 1)
-        mixture = Mixture.learned(answers, y, weight, unit, self.seed)
+        parts = np.concatenate([np.full(len(fold.y), number) for number, fold in enumerate(folds)])
+        mixture = Stack.learned(answers, Classes(y), parts, weight, unit)
         if not self.by_batch_:
             # Cells of a batch that vectors were learned from do not say how these carry over to a new batch.
-            mixture = Mixture(np.eye(len(METHODS))[0], mixture.powers)
+            mixture = Stack(np.eye(len(METHODS))[0], mixture.powers)
             self.notes_.append("how well vectors carry over to a new batch cannot be told from one: genes decide alone")
         self.mixture_ = mixture
-        self.sureness_ = float(Mixture.learned(mixture(answers)[None], y).powers[0])
+        self.sureness_ = Classes(y).power(mixture(answers), np.ones(len(y)))
         self.weights_ = dict(zip(METHODS, mixture.weights.tolist(), strict=True))
 
     @property
@@ -397,8 +399,8 @@ class CellAnnotator(AnnotatorOptions, Estimator):
         refused = float(self.novelty_.unknown(self.novelty_.known, self.novelty_.calls).mean())
         self.kept_back_ = {"cells": len(y), "right": right, "unknown": refused}
         counts = np.bincount(y, minlength=len(self.types_))
-        named = ", ".join(f"{name} {w:.2f}" for name, w in sorted(self.weights_.items(), key=lambda x: -x[1]) if w)
-        self.notes_.append(f"weights of the methods: {named}")
+        if self.by_batch_:
+            self.notes_.append(in_words(self.weights_))
         self.notes_.append(
             f"of {len(y):,} cells kept back {right:.1%} were called rightly, and {refused:.1%} would be called unknown"
         )
@@ -486,7 +488,7 @@ class CellAnnotator(AnnotatorOptions, Estimator):
         self.network_ = weights.build(
             lambda: _Network(Classifiers(genes, latent, len(self.types_), cells, components), fitted["known"])
         )
-        self.mixture_ = Mixture(np.array(fitted["weights"]), np.array(fitted["powers"]))
+        self.mixture_ = Stack(np.array(fitted["weights"]), np.array(fitted["powers"]))
         self.weights_ = dict(zip(METHODS, fitted["weights"], strict=True))
         kept_back: dict[str, Any] = dict(fitted["kept_back"])
         self.left_out_ = kept_back.pop("left_out", [])

@@ -9,34 +9,17 @@
 All types weigh alike, whatever their numbers, so that rare ones are not lost. Beside them stand two numbers on how
 strange a cell is: minus the largest logit of its genes, and how far it lies from the cells of the type that it is
 called.
-
-`Mixture` has how much each of them counts, from what they said of cells that they had not learned from. First, each
-one's probabilities p are made as sure as they have shown to be right,
-
-    p_k^a / sum_l p_l^a,      a = argmin of  sum_i loss_i(a) + 9/2 (log a)^2
-
-(temperature scaling: Guo, Pleiss, Sun and Weinberger, "On calibration of modern neural networks", 2017; the penalty is
-a normal distribution of log a with deviation 1/3). Then a classifier counts as often as it is the best, when the units
-are drawn anew:
-
-    w_m = mean over b of  softmax_m( - n / 2 sum_i g_bi loss_mi ),       g_b ~ Dirichlet(c_1, ..., c_n)
-
-over Bayesian bootstraps b of the n units; that is pseudo-BMA+ of Yao, Vehtari, Simpson and Gelman, "Using stacking to
-average Bayesian predictive distributions" (2018), but for the 1/2, which shares more. The loss is the log loss, of a
-unit the mean over its cells; c_i is the sum of their weights, on average 1.
 """
 
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 import torch
 from jaxtyping import Float, Float32, Float64, Int
-from scipy.optimize import minimize_scalar
 from sklearn.decomposition import PCA
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
@@ -53,13 +36,6 @@ NEVER = -1e4  # the logit of a type that was not learned from
 TOGETHER = 2048  # cells at a time
 ENTRIES = 1 << 23  # distances in memory at a time
 
-SHARING = 0.5
-STIFFNESS = 4.5
-BOOTSTRAPS = 1_000
-LEAST = 0.02  # a weight below is 0
-SMALLEST = 1e-12
-
-Answers = Float[np.ndarray, "methods cells types"]
 Values = Float32[np.ndarray, "cells genes"]
 Vectors = Float[np.ndarray, "cells latent"]
 Codes = Int[np.ndarray, " cells"]
@@ -288,73 +264,3 @@ def nearest(
         positions[start : start + step] = which
         distances[start : start + step] = (some[:, None] - cells[which]).norm(dim=2)
     return distances, positions
-
-
-@dataclass
-class Mixture:
-    """The mean of what classifiers say.
-
-    Attributes:
-        weights: Of each, not negative, with sum 1.
-        powers: a of each.
-    """
-
-    weights: Float64[np.ndarray, " methods"]
-    powers: Float64[np.ndarray, " methods"]
-
-    @classmethod
-    def learned(
-        cls,
-        answers: Answers,
-        y: Codes,
-        weights: Float[np.ndarray, " cells"] | None = None,
-        units: Codes | None = None,
-        seed: int = 0,
-    ) -> Mixture:
-        """From what was said of cells kept back.
-
-        Args:
-            y: Their types.
-            weights: How much each cell counts, > 0; only proportions matter. None: all alike.
-            units: Cells that belong together. None: each by itself.
-        """
-        w = np.ones(len(y)) if weights is None else weights / weights.mean()
-        unit = np.arange(len(y)) if units is None else np.unique(units, return_inverse=True)[1]
-        of_unit = np.bincount(unit, w)
-        n = len(of_unit)
-        powers = np.array([_power(p, y, w * n / len(y)) for p in answers])
-        losses = log_losses(np.stack([raised(p, a) for p, a in zip(answers, powers, strict=True)]), y)
-        of_units = np.stack([np.bincount(unit, w * loss) for loss in losses]) / of_unit
-        drawn = np.random.default_rng(seed).gamma(of_unit / of_unit.mean(), size=(BOOTSTRAPS, n))
-        scores = -SHARING * n * (drawn / drawn.sum(1, keepdims=True) @ of_units.T)
-        likely = np.exp(scores - scores.max(1, keepdims=True))
-        chosen = (likely / likely.sum(1, keepdims=True)).mean(0)
-        chosen[chosen < min(LEAST, 1 / len(chosen))] = 0
-        return cls(chosen / chosen.sum(), powers)
-
-    def __call__(self, answers: Answers) -> Float64[np.ndarray, "cells types"]:
-        """What classifiers of weight 0 say is not looked at."""
-        mixed = np.zeros(answers.shape[1:])
-        for one, weight, power in zip(answers, self.weights, self.powers, strict=True):
-            if weight > 0:
-                mixed += weight * raised(one, float(power))
-        return mixed
-
-
-def log_losses(answers: Answers, y: Codes) -> Float64[np.ndarray, "methods cells"]:
-    """-log of the probability of the right type."""
-    return -np.log(np.maximum(answers[:, np.arange(len(y)), y], SMALLEST))
-
-
-def raised(p: Float[np.ndarray, "cells types"], power: float) -> Float64[np.ndarray, "cells types"]:
-    """p^a / sum p^a."""
-    logs = power * np.log(np.maximum(p, SMALLEST))
-    surer = np.exp(logs - logs.max(1, keepdims=True))
-    return surer / surer.sum(1, keepdims=True)
-
-
-def _power(p: Float[np.ndarray, "cells types"], y: Codes, w: Float[np.ndarray, " cells"]) -> float:
-    def penalised(log_power: float) -> float:
-        return float(w @ log_losses(raised(p, np.exp(log_power))[None], y)[0] + STIFFNESS * log_power**2)
-
-    return float(np.exp(minimize_scalar(penalised, bounds=(-2.5, 2.5), method="bounded").x))

@@ -87,6 +87,7 @@ def fit(
     from omniset.report.run import working_folder
     from omniset.runs import processes
     from omniset.runs.console import telling
+    from omniset.trials.stacking import in_words
 
     files = Files(expression, connectivity, coordinates, aliases)
     predictor = ConnectivityPredictor(**given(PredictorOptions, options))
@@ -103,9 +104,9 @@ def fit(
             folder.save(predictor, {"provenance": folder.provenance})
             lines = []
             if isinstance(blend := predictor.method_, Blend):
-                lines.append("  weights: " + ", ".join(f"{name} {w:.2f}" for name, w in blend.weights.items()))
-                if "blend" in blend.scores:
-                    r = blend.scores["blend"]
+                lines.append(f"  {in_words(blend.weights)}")
+                if (taken := blend.alone or "blend") in blend.scores:
+                    r = blend.scores[taken]
                     lines.append(f"  Pearson's r on regions held back within the training: {r:.3f}")
             genes = _importance(predictor, talk, FIT_NULLS, None)
             talk("writing the report")

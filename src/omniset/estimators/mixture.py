@@ -6,8 +6,9 @@ others, and the prior. What it predicts is
 
     p = sum over methods m of  w_m p_m,
 
-with weights, and a calibration of each p_m, from the losses of sets left out (`omniset.estimators.weights`). A method
-that adds nothing gets no weight, so that the weights say what was worth it.
+with weights, and a calibration of each p_m, from the losses of sets left out (`omniset.trials.stacking`). A method
+that adds nothing gets no weight, so that the weights say what was worth it; where all together are worse than the best
+of them, that one has all the weight.
 
 Every method learns on folds of the sets, the weights from what was left out. Then simple methods learn from all sets;
 the networks are those of the folds.
@@ -37,12 +38,12 @@ from omniset.estimators.inputs import batch_of, folds_of
 from omniset.estimators.methods import DISTANCES, POOLED, DissimilarityLinear, Method, PooledForest, PooledLinear, Prior
 from omniset.estimators.pooling import pooled, spread_of
 from omniset.estimators.references import References, Sample, samples_of, seen_of
-from omniset.estimators.weights import Mixture, cross_fitted, mixture_of
 from omniset.runs.console import telling
 from omniset.runs.progress import Progress
 from omniset.training import schema
 from omniset.training.network import SetNetwork, Standardize
 from omniset.trials.comparison import OURS
+from omniset.trials.stacking import Classes, Numbers, Outcome, Stack, Weights, cross_fitted, in_words
 
 PRIOR = Prior.name
 NETWORK = "ust"  # the method that sees elements in the light of others
@@ -61,7 +62,6 @@ SHAPES = schema.whole(
 
 Predictions = dict[str, Float64[np.ndarray, "sets outputs"]]
 Fold = tuple[int, int]  # a repeat, and one of its folds
-Weights = Float64[np.ndarray, " methods"]
 
 
 class Arrays(nn.Module):
@@ -107,7 +107,7 @@ class SetMixture(nn.Module):
         networks: Of the ensemble.
         simple: Methods without a network.
         weights, powers: (targets, methods), methods as in METHODS: how much each counts, and the power to which its
-            probabilities are raised (`omniset.estimators.weights`). Default: no weight.
+            probabilities are raised (`omniset.trials.stacking`). Default: no weight.
 
     Attributes:
         SIMPLE: The methods without a network.
@@ -235,7 +235,7 @@ class SetMixture(nn.Module):
         for target, part in enumerate(columns_of_targets(self.widths)):
             weights, powers = (of[target, columns].cpu().numpy() for of in (self.weights, self.powers))
             each = np.stack([answers[name][:, part] for name in names])
-            mixed = Mixture(weights, powers)(each if self.classify else each[..., 0])
+            mixed = Stack(weights, powers)(each if self.classify else each[..., 0])
             parts.append(mixed.reshape(len(each[0]), -1))
         mixture = torch.from_numpy(np.concatenate(parts, 1))
         return mixture.clamp(min=1e-300).log() if self.classify else mixture
@@ -268,11 +268,9 @@ class SetMixture(nn.Module):
         sentences = []
         for number, target in enumerate(targets):
             weights = self.weights_of(number)
-            shares = sorted(((w, name) for name, w in weights.items() if w), reverse=True)
-            named = ", ".join(f"{name} {w:.2f}" for w, name in shares)
             of = f"{target}: " if len(targets) > 1 else ""
             nothing = "" if weights[NETWORK] else "; the elements' interplay adds nothing here"
-            sentences.append(f"{of}weights of the methods: {named}{nothing}")
+            sentences.append(f"{of}{in_words(weights)}{nothing}")
         return sentences
 
     # ------------------------------------------------------------------ what differs where risks are learned
@@ -308,6 +306,15 @@ class SetMixture(nn.Module):
         return not bool((targets == targets[0]).all(0).any())
 
     @classmethod
+    def outcome(cls, y: Shaped[np.ndarray, " rows"], strata: Int[np.ndarray, " rows"], classify: bool) -> Outcome:
+        """What was true of some sets.
+
+        Args:
+            strata: The folds in which risks are compared.
+        """
+        return Classes(y) if classify else Numbers(y)
+
+    @classmethod
     def weigh(
         cls,
         each: Float[np.ndarray, "methods ..."],
@@ -315,14 +322,14 @@ class SetMixture(nn.Module):
         folds: Int[np.ndarray, "repeats rows"],
         weights: Float[np.ndarray, " rows"],
         groups: Shaped[np.ndarray, " rows"] | None,
-        seed: int,
     ) -> tuple[Weights, Weights, Float64[np.ndarray, "..."]]:
         """Weights and powers of methods, from what they say of sets left out; and what the mixture that is learned on
         the other folds says of the sets of each, the mean over repeats.
         """
-        ours = [cross_fitted(each, y, fold_of, weights, groups, seed) for fold_of in folds]
-        mixture = mixture_of(each, y, weights, groups, seed)
-        return mixture.weights, mixture.powers, np.mean(ours, 0)
+        outcome, first = cls.outcome(y, folds[0], each.ndim == 3), folds[0]
+        ours = [cross_fitted(each, outcome, fold_of, first, weights, groups) for fold_of in folds]
+        stack = Stack.learned(each, outcome, first, weights, groups)
+        return stack.weights, stack.powers, np.mean(ours, 0)
 
 
 class NumberMixture(SetMixture):
@@ -608,7 +615,7 @@ class MixtureLearner:
         y, counts = self.targets[:, target].numpy(), self.weights[:, target]
         each = np.stack([answers[name][:, part] for name in methods])
         each = each if self.classify else each[..., 0]
-        weights, powers, ours = self.kind.weigh(each, y, folds, counts, self.groups, self.seed)
+        weights, powers, ours = self.kind.weigh(each, y, folds, counts, self.groups)
         answers.setdefault(OURS, np.zeros_like(answers[PRIOR]))[:, part] = ours.reshape(len(y), -1)
         return weights, powers
 

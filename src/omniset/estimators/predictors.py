@@ -18,9 +18,9 @@ from omniset.estimators import inputs
 from omniset.estimators.base import SetEstimator, target_called
 from omniset.estimators.mixture import NumberMixture, columns_of_targets
 from omniset.estimators.model import SetModel
-from omniset.estimators.weights import losses_of
 from omniset.runs.devices import find
 from omniset.training import artefacts, schema
+from omniset.trials.stacking import log_losses
 
 
 class SetClassifier(SetEstimator):
@@ -184,7 +184,7 @@ class SetClassifier(SetEstimator):
         self, outputs: Float64[np.ndarray, "sets outputs"], codes: Shaped[np.ndarray, "sets columns"]
     ) -> Float64[np.ndarray, "sets targets"]:
         parts = columns_of_targets(self.fitted().widths)
-        return np.stack([losses_of(outputs[None, :, p], y)[0] for p, y in zip(parts, codes.T, strict=True)], 1)
+        return np.stack([log_losses(outputs[:, p], y) for p, y in zip(parts, codes.T, strict=True)], 1)
 
     def _require_spread(self, targets: Shaped[Tensor, "sets targets"], groups: inputs.Groups, left_out: bool) -> None:
         for (name, classes), codes in zip(self.labels_.items(), targets.numpy().T, strict=True):

@@ -10,8 +10,8 @@ the method had not learned from, the penalty a normal distribution around 1. The
 
     f = sum over methods m of  w_m a_m f_m
 
-with the weights of `omniset.estimators.weights`, where the loss of a set is - c_i(a_m f_m) if its event was seen, and 0
-if not. Sets left out are at risk beside those of their own fold only: the risks of others are of other models. Where
+with the weights of `omniset.trials.stacking`, where the loss of a set is - c_i(f) if its event was seen, and 0 if not.
+Sets left out are at risk beside those of their own fold only: the risks of others are of other models. Where
 sets were dealt to folds several times, f_m is the mean over the repeats, and the folds are those of the first repeat:
 two sets of a fold have the same model in that repeat, and in the others models whose constants agree. The constant of
 a network is the one at which the mean over the sets that it left out is 0; simple methods choose theirs so that the
@@ -39,13 +39,13 @@ from omniset.estimators.base import SetEstimator
 from omniset.estimators.ensembles import Batch, EnsembleModule
 from omniset.estimators.inputs import sets_of
 from omniset.estimators.methods import VARIANCES, DissimilarityLinear, Method, PooledForest, Prior, Table
-from omniset.estimators.mixture import NETWORK, Predictions, SetMixture, Weights
+from omniset.estimators.mixture import NETWORK, SetMixture
 from omniset.estimators.model import SetModel
-from omniset.estimators.weights import shares
 from omniset.runs.devices import one_blas_thread
 from omniset.training import artefacts, schema
 from omniset.training.cox import contributions, loss_parts, ranked
 from omniset.trials.comparison import OURS
+from omniset.trials.stacking import Loss, Outcome, Rows, RowWeights, Told
 from omniset.trials.survival import LARGEST, Steps, breslow, concordance
 
 RISK = "risk"
@@ -54,9 +54,6 @@ FEW = 10  # events
 STEEPEST = 5.0  # slope
 SEARCH: dict[str, Any] = {"maxiter": 200, "ftol": 1e-7}  # for the slopes of Cox regression
 
-Risks = Float[np.ndarray, "methods rows"]
-Rows = Shaped[np.ndarray, " rows"]
-RowWeights = Float[np.ndarray, " rows"]
 
 # ---------------------------------------------------------------------- methods without a network
 
@@ -238,54 +235,56 @@ class CoxEnsemble(EnsembleModule):
         self.choose(summed.double().cpu(), counted.double().cpu())
 
 
-def in_folds(risks: Risks, y: Rows, folds: Int[np.ndarray, " rows"], weights: RowWeights) -> Risks:
-    """c_i of each event for each method, those of its fold at risk; 0 where no event was seen."""
-    each = np.zeros(risks.shape)
-    for fold in np.unique(folds):
-        rows = folds == fold
-        f, w = torch.from_numpy(risks[:, rows]), torch.from_numpy(weights[rows])
-        each[:, rows] = contributions(f, torch.from_numpy(y[rows]), w.expand_as(f)).numpy()
-    return each
-
-
-def slope_of(risk: RowWeights, y: Rows, folds: Int[np.ndarray, " rows"], weights: RowWeights) -> float:
-    """a_m."""
-
-    def penalised(a: float) -> float:
-        return float(-weights @ in_folds(a * risk[None], y, folds, weights)[0] + (a - 1) ** 2 / 2)
-
-    if not risk.any():
-        return 1.0
-    from scipy.optimize import minimize_scalar
-
-    return float(minimize_scalar(penalised, bounds=(0, STEEPEST), method="bounded").x)
-
-
-def mixture_of(
-    risks: Risks,
-    y: Rows,
-    folds: Int[np.ndarray, " rows"],
-    weights: RowWeights,
-    groups: Rows | None = None,
-    seed: int = 0,
-) -> tuple[Float64[np.ndarray, " methods"], Float64[np.ndarray, " methods"]]:
-    """Weights and slopes of methods.
+class Risks(Outcome):
+    """Signed ranks of times, of which parts say log relative risks: minus the log of the partial likelihood.
 
     Args:
-        risks: Of rows left out.
-        y: Signed ranks of times.
-        folds: Of each row.
-        weights: How much each row counts, >= 0, not all 0; only their proportions matter.
-        groups: Rows that belong together are one unit, with the mean of their losses.
+        strata: Rows are at risk beside those of their own stratum.
     """
-    there = weights > 0
-    risks, y, folds, w = risks[:, there], y[there].astype(np.float64), folds[there], weights[there]
-    w = w / w.mean()
-    slopes = np.array([slope_of(risk, y, folds, w) for risk in risks])
-    losses = -in_folds(slopes[:, None] * risks, y, folds, w)
-    unit = np.arange(len(y)) if groups is None else np.unique(groups[there], return_inverse=True)[1]
-    of_unit = np.bincount(unit, w)
-    return shares(np.stack([np.bincount(unit, w * loss) for loss in losses]) / of_unit, of_unit, seed), slopes
+
+    def __init__(self, y: Rows, strata: Int[np.ndarray, " rows"]) -> None:
+        super().__init__(np.asarray(y, dtype=np.float64))
+        self.strata = strata
+
+    def of(self, rows: Bool[np.ndarray, " rows"]) -> Risks:
+        return Risks(self.y[rows], self.strata[rows])
+
+    def power(self, part: Float[np.ndarray, "rows ..."], weights: RowWeights) -> float:
+        """a_m."""
+        from scipy.optimize import minimize_scalar
+
+        if not part.any():
+            return 1.0
+        mean, total = self.mean(weights), weights.sum()
+        found = minimize_scalar(
+            lambda a: total * mean(a * part)[0] + (a - 1) ** 2 / 2, bounds=(0, STEEPEST), method="bounded"
+        )
+        return float(found.x)
+
+    def losses(self, told: Told, weights: RowWeights) -> Told:
+        """- c_i of each event; 0 where no event was seen."""
+        losses = np.zeros(len(told))
+        for stratum in np.unique(self.strata):
+            rows = self.strata == stratum
+            f, y, w = (torch.from_numpy(part[rows]) for part in (told, self.y, weights))
+            losses[rows] = -contributions(f, y, w).numpy()
+        return losses
+
+    def mean(self, weights: RowWeights) -> Loss:
+        total, parts = weights.sum(), []
+        for stratum in np.unique(self.strata):
+            rows = np.flatnonzero(self.strata == stratum)
+            likelihood = PartialLikelihood(self.y[rows], weights[rows])
+            parts.append((rows[likelihood.order], likelihood))
+
+        def loss(told: Told) -> tuple[float, Told]:
+            value, gradient = 0.0, np.zeros(len(told))
+            for rows, likelihood in parts:
+                of_stratum, gradient[rows] = likelihood.loss(told[rows])
+                value += of_stratum
+            return value / total, gradient / total
+
+        return loss
 
 
 class RiskMixture(SetMixture):
@@ -297,16 +296,6 @@ class RiskMixture(SetMixture):
     METHODS: ClassVar[Sequence[str]] = (*SIMPLE, NETWORK)
     ENSEMBLE: ClassVar[type[EnsembleModule]] = CoxEnsemble
     risks: ClassVar[bool] = True
-
-    def mixed(self, answers: Predictions) -> Float64[Tensor, "sets outputs"]:
-        """The sum of w_m a_m f_m; of methods without a weight f may be missing."""
-        rows = len(next(iter(answers.values())))
-        factors = (self.weights * self.powers)[0].tolist()
-        mixed = np.zeros((rows, 1))
-        for name, factor in zip(self.METHODS, factors, strict=True):
-            if factor:
-                mixed += factor * answers[name]
-        return torch.from_numpy(mixed)
 
     @classmethod
     def stratum(cls, targets: Shaped[Tensor, "sets targets"]) -> Shaped[np.ndarray, " sets"]:
@@ -339,24 +328,8 @@ class RiskMixture(SetMixture):
         return int((targets > 0).sum()) > 1 and len(targets.abs().unique()) > 1
 
     @classmethod
-    def weigh(
-        cls,
-        each: Risks,
-        y: Rows,
-        folds: Int[np.ndarray, "repeats rows"],
-        weights: RowWeights,
-        groups: Rows | None,
-        seed: int,
-    ) -> tuple[Weights, Weights, Float64[np.ndarray, " rows"]]:
-        """Rows are compared within the folds of the first repeat."""
-        ours, strata = np.zeros(len(y)), folds[0]
-        for fold_of in folds:
-            for fold in np.unique(fold_of):
-                left, there = fold_of == fold, fold_of != fold
-                together = None if groups is None else groups[there]
-                share, slopes = mixture_of(each[:, there], y[there], strata[there], weights[there], together, seed)
-                ours[left] += (share * slopes) @ each[:, left] / len(folds)
-        return *mixture_of(each, y, strata, weights, groups, seed), ours
+    def outcome(cls, y: Rows, strata: Int[np.ndarray, " rows"], classify: bool) -> Outcome:
+        return Risks(y, strata)
 
 
 # ---------------------------------------------------------------------- the estimator

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
-from scipy.optimize import nnls
+from jaxtyping import Float, Shaped
 
 from omniset.regions.baselines import Boosting, KernelRidge
 from omniset.regions.data import Pairs, PairValues, Regions, known_pairs
@@ -15,49 +15,49 @@ from omniset.regions.method import Method
 from omniset.regions.scores import pearson
 from omniset.regions.set_attention import SetAttention
 from omniset.regions.splits import FEWEST, held_back
+from omniset.trials.stacking import Numbers, Stack
 
 FOLDS = 4
-PULL = 1.0  # of the weights towards equal ones
 OTHER = 7919  # added to the seed where the ridge chooses: by other folds than those that weigh it
 STEEPEST = 3.0  # that predictions are stretched by
+ATTENTION = "attention"
 POSITION = "attention-position"  # attention to known regions by their places alone
 
-Columns = Sequence[Float[np.ndarray, "_ parts"]]  # predictions of the pairs of each fold
-Values = Sequence[Float[np.ndarray, " _"]]  # their connectivity
+Values = Sequence[Float[np.ndarray, " _"]]  # of the pairs of each fold
 
 
 # ---------------------------------------------------------------------- from predictions of regions held back
 
 
-def stacked(columns: Columns, values: Values, usual: Float[np.ndarray, " parts"]) -> Float[np.ndarray, " parts"]:
-    """Weights w >= 0 of parts, from their predictions x of pairs in several folds, whose connectivity is y.
+@dataclass
+class Fold:
+    """What parts say of pairs of regions that they have not seen.
 
-    With x and y centred within each fold and both divided by the standard deviation of y there,
-
-        w = argmin over w >= 0 of  sum_f mean_f (y - sum_p w_p x_p)^2  +  sum_p (w_p - u_p)^2 sum_f mean_f x_p^2
-
-    where mean_f is that over the pairs of fold f. So every fold counts the same, whatever its size and spread, and what
-    folds cannot tell apart is shared out as the usual weights u say. A fold whose y is constant says nothing. Without
-    any fold, w = u. After Wolpert, "Stacked generalization" (1992), and Breiman, "Stacked regressions" (1996), who has
-    w >= 0.
-
-    Args:
-        columns: x of each fold, pairs by parts.
-        values: y of each fold.
-        usual: u.
+    Attributes:
+        regions: The names of both regions of each pair.
+        columns: What each part predicts.
+        values: What is true.
     """
-    rows, targets = [], []
-    for x, y in zip(columns, values, strict=True):
-        deviation = float(y.std())
-        if deviation > 0:
-            scale = deviation * np.sqrt(len(y))
-            rows.append((x - x.mean(0)) / scale)
-            targets.append((y - y.mean()) / scale)
-    if not rows:
-        return usual
-    size = np.sqrt(PULL * sum(np.square(x).sum(0) for x in rows))
-    weights, _ = nnls(np.vstack([*rows, np.diag(size)]), np.concatenate([*targets, size * usual]))
-    return weights
+
+    regions: Shaped[np.ndarray, "pairs 2"]
+    columns: Float[np.ndarray, "pairs parts"]
+    values: Float[np.ndarray, " pairs"]
+
+
+def stacked(folds: Sequence[Fold]) -> Stack | None:
+    """Weights of parts, from `omniset.trials.stacking`; None without folds.
+
+    Predictions and connectivity are centred within each fold and divided by the standard deviation of connectivity
+    there, and pairs of a fold weigh together as much as those of another: every fold counts the same, whatever its size
+    and spread. Units are regions.
+    """
+    if not folds:
+        return None
+    sizes = [len(fold.values) for fold in folds]
+    columns = np.concatenate([(fold.columns - fold.columns.mean(0)) / fold.values.std() for fold in folds])
+    truth = np.concatenate([(fold.values - fold.values.mean()) / fold.values.std() for fold in folds])
+    units, numbers = np.concatenate([fold.regions for fold in folds]), np.repeat(np.arange(len(folds)), sizes)
+    return Stack.learned(columns.T, Numbers(truth), numbers, 1 / np.repeat(sizes, sizes), units)
 
 
 def slope_of(predicted: Values, values: Values) -> float:
@@ -74,25 +74,35 @@ def slope_of(predicted: Values, values: Values) -> float:
     return float(np.clip(sum(float(x @ y) for x, y in centred) / spread, 0.0, STEEPEST))
 
 
-def scores_of(names: Sequence[str], columns: Columns, values: Values) -> dict[str, float]:
-    """Pearson's r of each column, the mean over folds; without those that are not defined, as of a constant."""
-    folds = [[pearson(y, x[:, at]) for at in range(len(names))] for x, y in zip(columns, values, strict=True)]
-    means = np.mean(folds, 0).tolist() if folds else []
-    return {name: r for name, r in zip(names, means, strict=False) if np.isfinite(r)}
+def scores_of(names: Sequence[str], folds: Sequence[Fold], stack: Stack | None) -> dict[str, float]:
+    """Pearson's r of each part, the mean over folds, and of "blend", by weights that are learned on the other folds.
+
+    Without those that are not defined, as of a constant.
+    """
+    scores: dict[str, list[float]] = {name: [] for name in names}
+    weights = {} if stack is None or stack.contest is None else stack.contest.weights
+    for number, fold in enumerate(folds):
+        for name, column in zip(names, fold.columns.T, strict=True):
+            scores[name].append(pearson(fold.values, column))
+        if number in weights:
+            scores.setdefault("blend", []).append(pearson(fold.values, fold.columns @ weights[number]))
+    means = {name: float(np.mean(each)) for name, each in scores.items() if each}
+    return {name: r for name, r in means.items() if np.isfinite(r)}
 
 
 # ---------------------------------------------------------------------- the method
 
 
 class Blend(Method):
-    """b + s sum over parts p of w_p p(i, j), with weights w >= 0 and a slope s on which regions held back decide.
+    """b + s sum over parts p of w_p p(i, j), with weights w and a slope s on which regions held back decide.
 
     The parts are attention to the set of known regions, with genes and with places alone, kernel ridge and boosted
     trees. Four folds of the training regions, divided as `held_out` says, are predicted by parts that had not seen them
-    (the kernel and the penalty of the ridge were chosen before, by other folds). The weights are `stacked`, and pulled
-    towards equal ones, which few regions rarely better. s makes the slope of connectivity over prediction 1 on the
-    pairs held back, so that predictions are neither squeezed nor stretched; b makes the mean right. Parts of weight 0
-    are left out.
+    (the kernel and the penalty of the ridge were chosen before, by other folds). The weights, which sum to 1, are
+    `stacked`: where all parts together predict regions worse than the best of them, by more than noise, it is taken
+    alone. s makes the slope of connectivity over prediction 1 on the pairs held back, so that predictions are neither
+    squeezed nor stretched; b makes the mean right. Of parts of weight 0 only attention with genes is kept: it says
+    where connectivity was read from, and which genes tell.
 
     Args:
         genes: Look at expression.
@@ -101,9 +111,10 @@ class Blend(Method):
 
     Attributes:
         weights: By name.
-        scores: Pearson's r over the folds of each part, and of "blend", whose weights were fitted to these very pairs.
+        scores: Pearson's r over the folds of each part, and of "blend", all parts together, with weights that are
+            learned on the other folds.
         slope, level: s and b.
-        fitted: The parts.
+        fitted: The parts that are kept.
     """
 
     name = "blend"
@@ -126,18 +137,17 @@ class Blend(Method):
         both = self.needs_genes and train.coordinates is not None
         rows = np.arange(len(train))
         whole: dict[str, Method] = {}
-        for name in ("attention", *((POSITION,) if both else ()), "ridge", "boosting"):
+        for name in (ATTENTION, *((POSITION,) if both else ()), "ridge", "boosting"):
             self.say(f"fitting {name}")
             whole[name] = self._part(name).fit(train, rows, seed + OTHER if name == "ridge" else seed)
-        columns, values = self._held_back(train, whole, seed)
-        weights = stacked(columns, values, np.full(len(whole), 1 / len(whole)))
-        blended = [x @ weights for x in columns]
-        self.slope = slope_of(blended, values)
-        tried = [np.column_stack([x, y]) for x, y in zip(columns, blended, strict=True)]
-        self.scores = scores_of([*whole, "blend"], tried, values)
+        folds = self._held_back(train, whole, seed)
+        stack = stacked(folds)
+        weights = np.full(len(whole), 1 / len(whole)) if stack is None else stack.weights
+        self.slope = slope_of([fold.columns @ weights for fold in folds], [fold.values for fold in folds])
+        self.scores = scores_of([*whole], folds, stack)
         self.weights = {name: float(w) for name, w in zip(whole, weights, strict=True)}
-        self.fitted = {name: part for name, part in whole.items() if self.weights[name]}
-        self.level = (1 - self.slope * sum(self.weights.values())) * float(known_pairs(train)[1].mean())
+        self.fitted = {name: part for name, part in whole.items() if self.weights[name] or name == ATTENTION}
+        self.level = (1 - self.slope) * float(known_pairs(train)[1].mean())
 
     def _part(self, name: str, chosen: Method | None = None) -> Method:
         """A part, not fitted; with the choices of one that is."""
@@ -151,20 +161,26 @@ class Blend(Method):
         part.held_out = self.held_out
         return part
 
-    def _held_back(self, train: Regions, whole: Mapping[str, Method], seed: int) -> tuple[Columns, Values]:
-        """What each part predicts of regions that it has not seen, fold by fold, and what is true."""
-        columns, values = [], []
-        folds = held_back(train, FOLDS, seed, self.held_out)
-        for at, (learn, left) in enumerate(folds, 1):
-            self.say(f"validation {at} of {len(folds)}")
+    def _held_back(self, train: Regions, whole: Mapping[str, Method], seed: int) -> list[Fold]:
+        """What each part predicts of regions that it has not seen; a fold of constant connectivity says nothing."""
+        folds = []
+        divided = held_back(train, FOLDS, seed, self.held_out)
+        for at, (learn, left) in enumerate(divided, 1):
+            self.say(f"validation {at} of {len(divided)}")
             if not len(left.pairs()) or len(learn.pairs()) < FEWEST:
                 continue
             pairs, known = known_pairs(left)
             rows = np.arange(len(learn))
             parts = [self._part(name, part).fit(learn, rows, seed) for name, part in whole.items()]
-            columns.append(np.stack([part.predict(left, pairs) for part in parts], 1))
-            values.append(known)
-        return columns, values
+            columns = np.stack([part.predict(left, pairs) for part in parts], 1)
+            folds.append(Fold(np.array(left.names)[pairs], columns, known))
+        return [fold for fold in folds if fold.values.std() > 0]
+
+    @property
+    def alone(self) -> str | None:
+        """The part that is taken alone; None where several are mixed."""
+        weighed = [name for name, weight in self.weights.items() if weight]
+        return weighed[0] if len(weighed) == 1 else None
 
     def state(self) -> dict[str, Any]:
         about = {name: getattr(self, name) for name in ("weights", "scores", "slope", "level")}
@@ -180,13 +196,13 @@ class Blend(Method):
     def _predict(self, regions: Regions, pairs: Pairs) -> PairValues:
         predicted = np.full(len(pairs), self.level)
         for name, part in self.fitted.items():
-            predicted += self.slope * self.weights[name] * part.predict(regions, pairs)
+            if self.weights[name]:
+                predicted += self.slope * self.weights[name] * part.predict(regions, pairs)
         return predicted
 
 
 def attention_of(method: Method) -> SetAttention | None:
-    """The network of a method that reads from known regions: with genes, where there are two."""
+    """The network of a method that reads from known regions, whatever its weight."""
     if isinstance(method, Blend):
-        parts = [method.fitted[name] for name in ("attention", POSITION) if name in method.fitted]
-        method = parts[0] if parts else method
+        method = method.fitted.get(ATTENTION, method)
     return method if isinstance(method, SetAttention) else None

@@ -5,6 +5,7 @@ Each is a list of sections on the frame that all systems share, and the plain nu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -40,7 +41,7 @@ DIVIDED = {
 CAVEAT = (
     "Importance is how far Pearson's r of regions not seen falls, to first order, where the gene's map is made flat; p "
     "says how often a map of other places is as important. Genes that vary together stand in for one another. What is "
-    "read from says where the network looked, not what would change."
+    "read from says where the network looked, not what would change. Both are of the network, whatever its weight."
 )
 Importance = tuple[pd.DataFrame, pd.DataFrame] | None  # of genes and sets, as `ConnectivityPredictor.importance` gives
 
@@ -128,7 +129,12 @@ def _parts(weights: dict[str, float], scores: dict[str, float]) -> Section:
     if not weights:
         return Section("Parts", "The model is one method, without parts to weigh.")
     rows = [[name_of(name), weights.get(name), scores.get(name)] for name in {**scores, **weights}]
-    text = "Weights that predict pairs of regions not seen best. The score of all together is of these very pairs."
+    text = "Weights that predict pairs of regions not seen best; all together are scored with those of other folds."
+    shares = [name for name, weight in weights.items() if weight]
+    if len(shares) == 1:
+        both = [text_of(scores.get(name, math.nan)) for name in ("blend", shares[0])]
+        text += f" {name_of(shares[0]).capitalize()} is taken alone: on regions held back all together were no better, "
+        text += f"r {both[0]} against {both[1]}."
     caption = "Weights of the parts, and Pearson's r of each in validation."
     return Section("Parts", text, [Table(caption, ["part", "weight", "r in validation"], rows, half=True)])
 
