@@ -180,10 +180,10 @@ def evaluate(
         work, seed_0 = Work(task, Kept(folder, resume, say), say), task.model.seed
         leavable = task.leavable() if inductive else np.zeros(0, dtype=np.int64)
         if inductive and not len(leavable):
-            why = f"none shares at least 2 labels with the others, of which at least {LEAST} cells are needed"
-            why = why if task.codes.max() else "all cells are of one batch"
-            work.note(f"no batch was left out of a fit: {why}")
-        found, left_out = [], []
+            apart = f"none shares at least 2 labels with the others, of which at least {LEAST} cells are needed"
+            work.note(f"no batch was left out of a fit: {apart if task.codes.max() else 'all cells are of one batch'}")
+        found: list[pd.DataFrame] = []
+        left_out: list[pd.DataFrame] = []
         embeddings: dict[str, np.ndarray] = {}
         checks: dict[str, Any] = {}
         for seed in range(seed_0, seed_0 + seeds):
@@ -192,7 +192,7 @@ def evaluate(
                 unit, line = f"transductive_{seed}_{name}", f"seed {seed}: {name}"
                 fit = partial(_transductive, task, name, seed, first)
                 done = work.do(unit, name, seed, fit, line, ["embedding"] * first)
-                if done is None:
+                if done is None or done.rows is None:
                     continue
                 found.append(done.rows)
                 if first:
@@ -204,16 +204,15 @@ def evaluate(
             for name in (OURS, "pca") if len(leavable) else ():
                 unit, line = f"inductive_{seed}_{name}", f"seed {seed}: {name}, one batch left out at a time"
                 done = work.do(unit, name, seed, partial(_inductive, task, name, seed), line)
-                left_out += [] if done is None else [done.rows]
+                if done is not None and done.rows is not None:
+                    left_out.append(done.rows)
         if task.counted:
             library = cells.library()
             checks["library"] = {name: library_correlation(z, library) for name, z in embeddings.items()}
         else:
             work.notes.append("counts are not known: neither thinned, nor is anything compared with library sizes")
         if (difference := checks["determinism"]) != 0:
-            warnings.warn(
-                f"two fits of seed {seed_0} differ, by up to {difference:.2g} in a vector", UserWarning, stacklevel=2
-            )
+            warnings.warn(f"two fits of seed {seed_0} differ, by up to {difference:.2g} in a vector", stacklevel=2)
         return Evaluation(
             pd.concat(found, ignore_index=True),
             pd.concat(left_out, ignore_index=True) if left_out else pd.DataFrame(),

@@ -159,10 +159,11 @@ def evaluate_annotation(
             cases += [(seed, code, None) for code in task.left_out(seed).tolist()]
         for code in task.left_out(first).tolist():
             cases += [(first, code, name) for name in _removable(task, code, removed)]
-        rows, weights = [], []
+        rows: list[pd.DataFrame] = []
+        weights: list[dict[str, Any]] = []
         for seed, code, without in cases:
             batch = str(task.batches[task.codes == code][0])
-            for name in chosen if without is None else (name for name in chosen if name != "symphony"):
+            for name in [name for name in chosen if without is None or name != "symphony"]:
                 condition, number = (NEW, -1) if without is None else (REMOVED, types.index(without))
                 unit = f"{'new' if without is None else 'removed'}_{seed}_{code}_{name}_{number}"
                 line = f"seed {seed}: {name}, without {batch}" + (f" and {without}" if without else "")
@@ -170,10 +171,10 @@ def evaluate_annotation(
                 done = work.do(unit, name, seed, call_all, line, removed=without)
                 if done is None or done.rows is None:
                     continue
-                about = {"condition": condition, "method": name, "seed": seed, "batch": batch, "removed": without or ""}
-                rows.append(done.rows.assign(**about))
+                about: dict[str, Any] = {"condition": condition, "method": name, "seed": seed, "batch": batch}
+                rows.append(done.rows.assign(**about, removed=without or ""))
                 if "weights" in done.facts:
-                    weights.append({**about, **done.facts["weights"]})
+                    weights.append({**about, "removed": without or "", **done.facts["weights"]})
         found = pd.concat(rows, ignore_index=True), pd.DataFrame(weights)
         return AnnotationEvaluation(*found, work.not_run, [*cells.notes, *work.notes])
 
@@ -182,8 +183,7 @@ def _removable(task: Task, code: int, most: int) -> list[str]:
     """Types of a batch, most frequent first, that can be removed from the others: none of two that they share."""
     here, there = task.labels[task.codes == code], {*task.labels[task.codes != code]}
     names, numbers = np.unique(here[here != None].astype(str), return_counts=True)  # noqa: E711
-    order = np.argsort(-numbers, kind="stable")
-    both = [(str(names[i]), numbers[i]) for i in order if names[i] in there]
+    both = [(str(names[i]), numbers[i]) for i in np.argsort(-numbers, kind="stable") if names[i] in there]
     return [name for name, number in both if number >= TYPE_CELLS][:most] if len(both) > 2 else []
 
 

@@ -463,8 +463,9 @@ def evaluate(
     with working_folder(out, "cells", "evaluation", **about) as folder:
         same |= {"folder": folder.path, **given(Reading, options)}
         found: Any
+        advice: list[str] = []
         if task == "annotate":
-            found, advice = evaluate_annotation(files, **same), []
+            found = evaluate_annotation(files, **same)
             run = folder.about(f"Annotation of {_title(files)}, evaluated", found.notes)
             page = report.of_annotation_evaluation(found, run)
         else:
