@@ -40,11 +40,9 @@ TRANSDUCTIVE: dict[str, dict[str, Any]] = {
     "seed": {
         "architecture": "seed",
         "dim": 64,
-        "depth": 2,
         "epochs": 10,
         "batch_size": 32,
         "learning_rate": 1e-3,
-        "weight_decay": 0.01,
         "encoder_options": {"slots": 256, "positives": 128, "negatives": 128, "shared": 128},
     },
 }
@@ -62,7 +60,7 @@ def main(seed: int = 0) -> None:
     data = Path(os.environ["OMNISET_DATA"]) / "cells"
     parts = sys.argv[2:] or ["embed", "alignment", "panels", "perturb", "annotate", "seed", "costs"]
     if "perturb" in parts:
-        record("cells/perturb_kang", perturbed(data, seed), seed=seed, part_of="cells perturb")
+        record("cells/perturb_kang", perturbed(data), seed=seed, part_of="cells perturb")
     if "annotate" in parts:
         for name in reversed(SETS):
             record(f"cells/annotate_{name}", annotated(name, data, seed), seed=seed, part_of="cells annotate")
@@ -100,14 +98,17 @@ def compared(
     Args:
         variants: Further models of ours: a name, and what differs in the arguments.
     """
+    from omniset.cells import CellEmbedder
     from omniset.cells.evaluate import evaluate
     from omniset.trials.comparison import OURS
 
-    about = {"batch_key": "batch", "label_key": "cell_type", "seed": seed, "resume": True, "progress": False}
-    found = evaluate(data / SETS[name], folder=RUNS / folder, say=print, **about, **how)
+    about = {"batch_key": "batch", "label_key": "cell_type", "resume": True}
+    ours = {"seed": seed, "progress": False}
+    found = evaluate(data / SETS[name], folder=RUNS / folder, say=print, model=CellEmbedder(**ours), **about, **how)
     for variant, changed in (variants or {}).items():
         place = RUNS / f"{folder}_{variant}"
-        other = evaluate(data / SETS[name], folder=place, say=print, **about, **how, **changed)
+        model = CellEmbedder(**ours, **changed)
+        other = evaluate(data / SETS[name], folder=place, say=print, model=model, **about, **how)
         parts = {}
         for part in ("transductive", "inductive"):
             rows = getattr(other, part)
@@ -119,6 +120,7 @@ def compared(
 
 def annotated(name: str, data: Path, seed: int = 0) -> dict[str, Any]:
     """Types of a batch left out, and of one from which a type was removed besides."""
+    from omniset.cells import CellEmbedder
     from omniset.cells.evaluate_annotation import evaluate_annotation
 
     found = evaluate_annotation(
@@ -127,10 +129,9 @@ def annotated(name: str, data: Path, seed: int = 0) -> dict[str, Any]:
         label_key="cell_type",
         seeds=ANNOTATED,
         removed=REMOVED,
-        seed=seed,
+        model=CellEmbedder(seed=seed, progress=False),
         folder=RUNS / f"annotate_{name}",
         resume=True,
-        progress=False,
         say=print,
     )
     numbers = found.numbers()
@@ -201,7 +202,7 @@ def called(name: str, data: Path, seed: int = 0) -> list[dict[str, Any]]:
     return rows
 
 
-def perturbed(data: Path, seed: int = 0) -> dict[str, Any]:
+def perturbed(data: Path) -> dict[str, Any]:
     """Kang's cells before and after interferon beta, each donor and each type left out."""
     import anndata
 
@@ -213,7 +214,7 @@ def perturbed(data: Path, seed: int = 0) -> dict[str, Any]:
     batch = cells.obs["batch"].astype(str)  # such as stim101: condition and donor
     cells.obs["condition"], cells.obs["donor"] = batch.str[:4].astype(object), batch.str[4:].astype(object)
     study = Study.of(read_cells(cells), "condition", "ctrl", "cell_type", "donor")
-    return evaluate_perturbation(study, print, seed=seed, device="cpu").numbers()
+    return evaluate_perturbation(study, print).numbers()
 
 
 def ablated(data: Path, variants: dict[str, dict[str, Any]], inductive: bool, seed: int = 0) -> dict[str, Any]:
@@ -240,14 +241,14 @@ def trained_long(data: Path, seed: int = 0) -> list[dict[str, Any]]:
     from omniset.cells.training import loss_settled
 
     adata, rows = anndata.read_h5ad(data / SETS["kang"]), []
-    task = Task.of(read_cells(adata), "batch", "cell_type", seed)
+    task = Task.of(read_cells(adata), "batch", "cell_type", CellEmbedder(seed=seed))
     models: dict[str, dict[str, Any]] = {"default": {}, "seed": {**TRANSDUCTIVE["seed"], "epochs": LONG}}
     for name, more in models.items():
         model = CellEmbedder(seed=seed, progress=False, **more)
         model.fit(adata, batch_key="batch", folder=RUNS / f"long_{name}", resume=True)
         found = integration(model.transform(adata).astype(np.float64), task.labels, task.codes, task.reference, seed)
         history = [{key: epoch[key] for key in ("epoch", "train_loss")} for epoch in model.history_]
-        rows.append({"model": name, **found.numbers(), "history": history, "settled": loss_settled(model.history_)})
+        rows.append({"model": name, **found, "history": history, "settled": loss_settled(model.history_)})
         print(rows[-1], flush=True)
     return plain(rows)
 

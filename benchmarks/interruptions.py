@@ -56,7 +56,7 @@ BRAIN = "--expression made/expression.csv --connectivity made/connectivity.csv -
 READS = "--references made/references.fasta --taxonomy made/taxonomy.tsv --region 515F-806R --epochs 2 --seed 0 "
 READS += QUIET
 COUNTED = "--table made/table.tsv --sequences made/sequences.fasta"
-CELLS = f"--batch_key batch --embedding_dim 8 --clusters 4 {TINY}"
+CELLS = f"--batch_key batch {QUIET} --seed 0"
 GENOMES = f"made/families.tsv --taxonomy made/taxonomy.tsv --clade genus {QUIET} --seed 0"
 USE = f"--model model {QUIET}"
 PARTS = f"parts {USE} --scheduler synchronous {OUT}"
@@ -77,13 +77,13 @@ VERBS = {
     "genomes complete, parts": PARTS,
     "genomes explain": f"GENOME00002 FAM00001 made/mags.tsv --model model --progress false {OUT}.csv",
     "genomes evaluate": f"{GENOMES} --seeds 1 --epochs 1 --methods pca {OUT}",
-    "cells fit": f"all.h5ad --epochs 2 {CELLS} {OUT}",
+    "cells fit": f"all.h5ad --epochs 2 --embedding_dim 8 --dim 8 {CELLS} {OUT}",
     "cells embed": f"all.h5ad {USE} {OUT}.h5ad",
     "cells embed, parts": PARTS,
-    "cells annotate": f"all.h5ad --reference all.h5ad --label type --batch_key batch --folds 2 {USE} --seed 0 {OUT}",
+    "cells annotate": f"all.h5ad --reference all.h5ad --label type --batch_key batch {USE} --seed 0 {OUT}",
     "cells decode": f"all.h5ad {USE} {OUT}.h5ad",
     "cells explain": f"all.h5ad --cells cell1,cell2 {USE} {OUT}.tsv",
-    "cells perturb": f"all.h5ad --condition batch --control b0 --label type --components 5 --epochs 4 {TINY} {OUT}",
+    "cells perturb": f"all.h5ad --condition batch --control b0 --label type --progress false {OUT}",
     "cells evaluate": f"all.h5ad --label_key type --methods pca --seeds 1 --epochs 1 {CELLS} {OUT}",
     "regions fit": f"{BRAIN} --architecture seed --epochs 6 {TINY} {OUT}",
     "regions predict": f"{USE} {OUT}.csv",

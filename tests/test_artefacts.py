@@ -56,7 +56,7 @@ def cells():
     rng = np.random.default_rng(0)
     text = [pd.Index([f"{kind}{i}" for i in range(n)], dtype=object) for kind, n in (("c", 61), ("g", 23))]
     counts = rng.poisson(2.0, (61, 23)).astype(np.float32)
-    few = {"embedding_dim": 5, "dim": 8, "num_heads": 2, "epochs": 1}
+    few = {"embedding_dim": 5, "dim": 8, "epochs": 1}
     adata = anndata.AnnData(counts, pd.DataFrame(index=text[0]), pd.DataFrame(index=text[1]))
     return CellEmbedder(**few, batch_size=32, progress=False, device="cpu").fit(adata)
 
@@ -68,7 +68,7 @@ def perturber():
     obs = pd.DataFrame({"condition": ["control", "treated"] * 20, "cell_type": "t"}, text[0], dtype=object)
     obs["donor"] = np.repeat(np.array(["a", "b"], dtype=object), 20)
     adata = anndata.AnnData(rng.poisson(2.0, (40, 23)).astype(np.float32), obs, pd.DataFrame(index=text[1]))
-    return CellPerturber(components=3, progress=False, device="cpu").fit(adata, donor="donor")
+    return CellPerturber(progress=False, device="cpu").fit(adata, donor="donor")
 
 
 def brain(**options):

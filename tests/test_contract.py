@@ -26,7 +26,6 @@ from omniset.training.fit import TrainingModule
 from omniset.trials.comparison import HOLDS, SHORT, TIE, UNKNOWN
 
 QUIET = "--device cpu --progress false"
-CELLS = f"--dim 8 --num_heads 2 {QUIET}"
 TINY = f"--dim 8 --num_heads 2 --depth 1 --num_inducing 3 {QUIET}"
 HOLDS_LOCK = """
 import sys, time
@@ -110,10 +109,9 @@ SYSTEMS = [
     System(
         "cells",
         cells,
-        f"fit all.h5ad --batch_key batch --embedding_dim 8 --epochs 2 {CELLS}",
+        f"fit all.h5ad --batch_key batch --embedding_dim 8 --dim 8 --epochs 2 {QUIET}",
         f"embed all.h5ad --out used.tsv {QUIET}",
-        "evaluate all.h5ad --batch_key batch --label_key type --methods pca --seeds 1 --embedding_dim 8 --epochs 1 "
-        f"{CELLS}",
+        f"evaluate all.h5ad --batch_key batch --label_key type --methods pca --seeds 1 --epochs 1 {QUIET}",
         EmbedderOptions,
     ),
     System(

@@ -38,8 +38,8 @@ CONFIG = {
         "label_key": "type",
         "new": {"new": "cells.h5ad"},
         "options": {
-            "fit": f"--embedding_dim 8 --epochs 1 {SMALL}",
-            "report": f"--embedding_dim 8 --epochs 1 --methods pca --seeds 1 {SMALL}",
+            "fit": "--embedding_dim 8 --dim 8 --epochs 1 --device cpu",
+            "report": "--epochs 1 --methods pca --seeds 1 --device cpu",
         },
     },
     "regions": {

@@ -8,7 +8,6 @@ import scipy.sparse as sp
 SMALL = {
     "embedding_dim": 5,
     "dim": 8,
-    "num_heads": 2,
     "epochs": 2,
     "batch_size": 16,
     "progress": False,
@@ -16,8 +15,7 @@ SMALL = {
 SEED = {
     **SMALL,
     "architecture": "seed",
-    "depth": 1,
-    "encoder_options": {"slots": 20, "positives": 5, "negatives": 5, "shared": 7},
+    "encoder_options": {"depth": 1, "num_heads": 2, "slots": 20, "positives": 5, "negatives": 5, "shared": 7},
 }
 
 

@@ -8,12 +8,12 @@ from cell_files import SMALL, cells
 from scipy.stats import rankdata
 from sklearn.metrics import f1_score, roc_auc_score
 
-from omniset.cells import CellAnnotator, CellEmbedder, read_cells, unknown_types
+from omniset.cells import CellAnnotator, CellEmbedder, novelty, read_cells
 from omniset.cells import annotator as module
 from omniset.cells.baselines import symphony
 from omniset.cells.classifiers import METHODS, NEAR, Classifiers, evenly
 from omniset.cells.evaluate_annotation import evaluate_annotation, macro_f1, unknown_auroc
-from omniset.cells.unknown_types import SHRINKAGE, Novelty, type_left_out, types_left_out
+from omniset.cells.novelty import SHRINKAGE, Novelty, type_left_out, types_left_out
 from omniset.trials.intervals import Draws
 
 pytestmark = [pytest.mark.filterwarnings("ignore:The 'mode.chained_assignment' option is deprecated")]
@@ -83,7 +83,7 @@ def test_a_quota_takes_from_frequent_types_only():
     assert np.array_equal(evenly(y, 100, 0), np.arange(100))
 
 
-def novelty(error=0.05):
+def cells_of_three_types(error=0.05):
     rng = np.random.default_rng(1)
     calls = rng.integers(0, 3, 997)
     known = rng.normal(size=(997, 2)) * (1 + calls)[:, None] + 5 * calls[:, None]
@@ -92,7 +92,7 @@ def novelty(error=0.05):
 
 
 def test_no_batch_loses_more_known_cells_than_the_stated_error():
-    learned, known, calls, batches = novelty()
+    learned, known, calls, batches = cells_of_three_types()
     refused = learned.unknown(known, calls)
     shares = [refused[batches == b].mean() for b in range(4)]
     assert max(shares) <= 0.05
@@ -101,7 +101,7 @@ def test_no_batch_loses_more_known_cells_than_the_stated_error():
 
 
 def test_strangeness_is_relative_to_cells_that_were_called_the_same():
-    learned, known, calls, _ = novelty()
+    learned, known, calls, _ = cells_of_three_types()
     found = learned.strangeness(known, calls)
     total = np.zeros(len(known))
     for x in known.T:
@@ -284,10 +284,10 @@ def test_a_type_left_out_is_unknown_as_far_as_it_is_from_all_others():
     for code in (2, 3):
         rest = y != code
         found[code] = type_left_out(code, values[rest], y[rest], held, of_held, batches, 4, 0.05, 0)
-        assert found[code].cells == 53
-    assert found[2].unknown > 0.95
-    assert found[3].unknown < 0.2
-    assert found[3].called == 1
+        assert (found[code]["type"], found[code]["cells"]) == (code, 53)
+    assert found[2]["unknown"] > 0.95
+    assert found[3]["unknown"] < 0.2
+    assert found[3]["called"] == 1
     only = y == 0
     assert type_left_out(1, values[only], y[only], held, of_held, batches, 4, 0.05, 0) is None
     new = of_held == 2
@@ -297,7 +297,7 @@ def test_a_type_left_out_is_unknown_as_far_as_it_is_from_all_others():
 def test_types_are_left_out_where_most_of_their_cells_were_kept_back(monkeypatch):
     numbers = np.array([[0, 9], [10, 3], [40, 41], [0, 200]])
     assert types_left_out(numbers) == [(1, 0), (2, 1), (3, 1)]
-    monkeypatch.setattr(unknown_types, "TYPES", 2)
+    monkeypatch.setattr(novelty, "TYPES", 2)
     assert types_left_out(numbers) == [(2, 1), (3, 1)]
 
 
@@ -319,8 +319,8 @@ def test_a_reference_that_teaches_nothing_is_refused(labelled):
 def test_evaluation_leaves_out_batches_and_types(labelled, tmp_path):
     pytest.importorskip("harmonypy")
     seen = []
-    small = {**SMALL, "epochs": 1}
-    arguments = {"batch_key": "batch", "label_key": "kind", "seeds": 1, "removed": 1, "folder": tmp_path, **small}
+    arguments = {"batch_key": "batch", "label_key": "kind", "seeds": 1, "removed": 1, "folder": tmp_path}
+    arguments["model"] = CellEmbedder(**SMALL | {"epochs": 1})
     methods = ["logistic", "balanced", "pca", "symphony"]
     found = evaluate_annotation(labelled, methods=methods, say=seen.append, **arguments)
     rows = found.rows

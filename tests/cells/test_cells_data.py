@@ -94,17 +94,6 @@ def test_blocks_are_read_together(monkeypatch):
     assert reads == [(3, 256), (256, 257), (700, 701), (1000, 1001)]
 
 
-@pytest.mark.parametrize("memory", [0, 1 << 20])
-@pytest.mark.parametrize("size", [1, 101, 256, 1000])
-def test_blocks(size, memory):
-    cells = read_cells([adata(), adata(DENSE[:7], prefix="other")], memory=memory)
-    blocks = list(cells.blocks(size))
-    assert [start for start, _ in blocks] == list(range(0, 314, size))
-    assert np.array_equal(sp.vstack([block for _, block in blocks]).toarray(), np.concatenate([DENSE, DENSE[:7]]))
-    with pytest.raises(ValueError, match="size must be at least 1, got 0"):
-        next(cells.blocks(0))
-
-
 def test_counts_are_kept_in_memory_only_where_they_fit(tmp_path, monkeypatch):
     path = written(tmp_path, "a.h5ad")
     for memory, expected in ((1 << 20, 0), (100, 2)):
@@ -217,8 +206,8 @@ def test_names_that_mean_one_gene_are_summed():
     )
     assert np.array_equal(cells.library(), DENSE.sum(axis=1))
     assert np.array_equal(view.library(np.array([300, 2])), DENSE.sum(axis=1)[[300, 2]])  # over all genes, known or not
-    assert np.array_equal(view.scan(progress=False).cells, (everything(view) > 0).sum(axis=0))
-    assert np.array_equal(cells.scan(progress=False).cells, (expected > 0).sum(axis=0))
+    assert np.array_equal(view.scan(progress=False).seen, (everything(view) > 0).any(axis=0))
+    assert np.array_equal(cells.scan(progress=False).seen, (expected > 0).any(axis=0))
 
 
 @pytest.mark.parametrize("kind", ["category", "object", "string"])
@@ -265,7 +254,7 @@ def test_counts_are_found_and_said(tmp_path):
     scan = cells.scan(progress=False)
     assert np.array_equal(scan.library, DENSE.sum(axis=1))
     assert np.array_equal(scan.genes, (DENSE > 0).sum(axis=1))
-    assert np.array_equal(scan.cells, (DENSE > 0).sum(axis=0))
+    assert np.array_equal(scan.seen, (DENSE > 0).any(axis=0))
     empty = int((DENSE.sum(axis=1) == 0).sum())
     assert empty == 1
     assert f"{path}: 1 cell has no counts" in cells.notes
@@ -325,15 +314,6 @@ def test_logarithms_of_no_counts_are_relative():
     np.testing.assert_allclose(view.library(), np.where(values.sum(axis=1) > 0, 1e4, 0), rtol=1e-6)
 
 
-@pytest.mark.parametrize("dtype", [np.uint16, np.int64, np.float32, np.float64, bool])
-def test_whole_numbers_of_any_type_are_counts(dtype):
-    given = adata()
-    given.X = sp.csr_matrix(DENSE.astype(dtype))
-    cells = read_cells(given)
-    assert cells.kinds == ["counts"]
-    assert np.array_equal(everything(cells), DENSE.astype(dtype).astype(float))
-
-
 def test_shallow_cells_and_small_panels_are_counts():
     """Values of 0, 1 and 2, as in a panel of few genes: a rule on sums or maxima of single cells calls them logs."""
     for seed in range(5):
@@ -381,34 +361,28 @@ def test_input_is_obeyed_with_a_warning():
         read_cells(adata(), input="raw")
 
 
-def panel(fractions, values=1000):
+def panel(fractions, values=1000, genes=10):
     """Counts of a panel of genes, all below 20, of which so many have a half, as SoupX and alevin leave them."""
     rng = np.random.default_rng(2)
     found = rng.integers(1, 20, values).astype(np.float32)
     found[rng.choice(values, fractions, replace=False)] -= 0.5
-    return found.reshape(-1, 10)
+    return found.reshape(-1, genes)
 
 
-@pytest.mark.parametrize("fractions", [0, 1, 40, 50])
-def test_counts_of_which_a_few_are_not_whole_are_counts(fractions):
+@pytest.mark.parametrize(("fractions", "values"), [(0, 1000), (1, 1000), (1, 25_900), (40, 1000), (50, 1000)])
+def test_counts_of_which_a_few_are_not_whole_are_counts(fractions, values):
     """Read as logarithms to base 2, a count of 9 would be 511."""
-    given = panel(fractions)
+    given = panel(fractions, values, genes=100 if values > 1000 else 10)
     if not fractions:
         cells = read_cells(adata(given))
     else:
-        said = rf"AnnData: taken for counts, but {fractions} of 1,000 values looked at are not whole, such as \d+\.5; "
-        with pytest.warns(UserWarning, match=said + "they are taken as they are"):
+        looked = f"{fractions} of {values:,} values looked at are not whole"
+        with pytest.warns(UserWarning, match=rf"taken for counts, but {looked}, such as \d+\.5; they are taken as"):
             cells = read_cells(adata(given))
-        assert f"counts, of which {fractions} of 1,000 values looked at are not whole" in cells.notes[0]
+        assert f"counts, of which {looked}" in cells.notes[0]
     assert cells.kinds == ["counts"]
     assert np.array_equal(everything(cells), given)
     assert np.array_equal(cells.library(), given.sum(axis=1))
-
-
-def test_one_value_in_many_thousand_is_no_reason_to_take_logarithms():
-    given = panel(1, 25_900).reshape(-1, 100)
-    with pytest.warns(UserWarning, match="taken for counts, but 1 of 25,900 values looked at are not whole"):
-        assert np.array_equal(everything(read_cells(adata(given))), given)
 
 
 MIXED = np.concatenate([counts(genes=53), normalised(counts(genes=53, seed=5))])
@@ -524,13 +498,6 @@ def test_a_bad_value_anywhere_is_named_by_the_scan_and_by_take():
         read_cells(adata(log)).scan(progress=False)
 
 
-def test_missing_layer_and_no_cells():
-    with pytest.raises(ValueError, match="AnnData has no layer 'counts'; there are: X .layer=None."):
-        read_cells(adata(), layer="counts")
-    with pytest.raises(ValueError, match="AnnData has no cells"):
-        read_cells([adata(), adata()[:0].copy()])
-
-
 def test_cells_without_any_count():
     cells = read_cells(adata(np.zeros((5, 3))))
     assert "no counts at all in the cells looked at" in cells.notes[0]
@@ -538,10 +505,9 @@ def test_cells_without_any_count():
     assert everything(cells).sum() == 0
 
 
-@pytest.mark.parametrize("name", ["kang_pbmc_muscat", "baron_mouse_pancreas"])
-def test_real_counts_are_counts_and_their_logarithms_are_logarithms(name, data_folder):
+def test_real_counts_are_counts_and_their_logarithms_are_logarithms(data_folder):
     """Also panels of 50 genes, of which a rule that looks at single cells misreads a third to a half."""
-    path = data_folder / "cells" / f"{name}.h5ad"
+    path = data_folder / "cells" / "kang_pbmc_muscat.h5ad"
     given = anndata.read_h5ad(path)
     raw = given.X.astype(np.float64)
 

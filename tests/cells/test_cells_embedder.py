@@ -11,9 +11,9 @@ import torch
 from cell_files import SEED, SMALL, cells
 
 import omniset.cells.embedder as embedder_module
+from omniset.cells import training
 from omniset.cells.data import read_cells
 from omniset.cells.embedder import CellEmbedder, build
-from omniset.cells.seed import options_of, sentences
 from omniset.cells.training import CellBatches, start_from_axes
 from omniset.cells.variable_genes import Moments, most_variable
 from omniset.tables.gene_vectors import GeneVectors
@@ -124,7 +124,7 @@ def test_one_gene(either):
         found = either.transform(one[one.X.toarray()[:, 0] > 0].copy())
     assert np.isfinite(found).all()
     embedder = CellEmbedder(**(SEED if either.architecture == "seed" else SMALL))
-    with pytest.warns(UserWarning, match="cells without counts, such as 'cell0', teach nothing: 27 of 53"):
+    with pytest.warns(UserWarning, match="27 cells without counts of .*, such as 'cell0': they teach nothing"):
         embedder.fit(one, batch_key="none")
     with pytest.warns(UserWarning, match="27 cells without counts of the model's genes, such as 'cell0': their vector"):
         z = embedder.transform(one)
@@ -167,11 +167,13 @@ def test_labels_and_the_order_of_batches_do_not_enter():
     assert a.batches_ == ["one", "two"]
 
 
-def test_labels_teach_where_they_are_asked_to(fitted, tmp_path):
+def test_labels_teach_where_they_are_asked_to(fitted, tmp_path, monkeypatch):
     data = cells()
     data.obs["kind"] = data.obs["kind"].map({0: "x", 1: "y", 2: "z"}).astype(object)
     data.obs.loc[data.obs_names[::2], "kind"] = None
-    idle = CellEmbedder(**SMALL, label_weight=0.0).fit(data, batch_key="batch", label="kind")
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "LABEL_WEIGHT", 0.0)
+        idle = CellEmbedder(**SMALL).fit(data, batch_key="batch", label="kind")
     weights = fitted.network_.state_dict()
     assert idle.types_ == ["x", "y", "z"]
     assert weights.keys() == {name for name in idle.network_.state_dict() if not name.startswith("types.")}
@@ -361,9 +363,19 @@ def test_a_seed_reads_gene_vectors():
     none = GeneVectors(["A", "B"], np.ones((2, 3), dtype=np.float32))
     with pytest.raises(ValueError, match="none of the genes, such as 'Gene0', has a vector"):
         CellEmbedder(**SEED).fit(data, batch_key="batch", gene_vectors=none)
+    given = model.given_vectors()
+    assert np.array_equal(given.of([f"Gene{i}" for i in range(1, 41)])[0], vectors.vectors)
 
 
-def test_learning_on_from_a_model(fitted, tmp_path, monkeypatch):
+def test_a_seed_is_neither_learned_on_from_nor_explained(of_seed, fitted):
+    with pytest.raises(ValueError, match="start_from is for architecture='multiset'"):
+        CellEmbedder(**SEED).fit(cells(), batch_key="batch", start_from=of_seed)
+    with pytest.raises(ValueError, match="explain is for architecture='multiset'"):
+        of_seed.explain(cells(), ["cell7"])
+    assert of_seed.given_vectors() is fitted.given_vectors() is None
+
+
+def test_learning_on_from_a_model(fitted, of_seed, tmp_path, monkeypatch):
     fitted.save(tmp_path / "model")
     z = fitted.transform(cells())
     others = cells(number=61, genes=43, seed=3)  # two genes that the model does not know, and another order
@@ -384,63 +396,14 @@ def test_learning_on_from_a_model(fitted, tmp_path, monkeypatch):
 
     on = CellEmbedder(**SMALL).fit(others, **given)
     assert not np.allclose(on.transform(cells()), z)
-    for changed, more, message in (
-        ({"dim": 16}, {}, "dim must be as in start_from, 8; got 16"),
-        ({"architecture": "seed", "encoder_options": SEED["encoder_options"]}, {}, "architecture must be as in"),
+    for changed, message in (
+        ({"dim": 16}, "dim must be as in start_from, 8; got 16"),
+        ({"embedding_dim": 4}, "embedding_dim must be as in start_from, 5; got 4"),
     ):
         with pytest.raises(ValueError, match=message):
-            CellEmbedder(**SMALL | changed).fit(others, **given, **more)
-
-
-def test_a_seed_learns_on_from_a_seed(of_seed, monkeypatch):
-    others = cells(number=61, seed=3)
-    others.obs["batch"] = pd.Categorical(np.where(others.obs["batch"] == "one", "two", "three").astype(object))
-    with monkeypatch.context() as patch:
-        patch.setattr(embedder_module, "train", lambda *_, **__: None)
-        start = CellEmbedder(**SEED).fit(others, batch_key="batch", start_from=of_seed)
-    assert np.array_equal(start.transform(cells()), of_seed.transform(cells()))
-    known, now = (model.network_.dataset_head[4].weight for model in (of_seed, start))
-    assert start.batches_ == ["three", "two"]
-    assert torch.equal(now, torch.stack([known.mean(0), known[1]]))
-    vectors = GeneVectors(["Gene1"], np.ones((1, 2), dtype=np.float32))
-    with pytest.raises(ValueError, match="leave gene_vectors out"):
-        CellEmbedder(**SEED).fit(others, batch_key="batch", start_from=of_seed, gene_vectors=vectors)
-    with pytest.raises(ValueError, match="start_from has a dataset token, as of several, this model has none"):
-        CellEmbedder(**SEED).fit(others, batch_key="none", start_from=of_seed)
-
-
-def test_a_seed_says_which_batch_a_cell_is_like(of_seed, fitted):
-    data = cells(seed=7)
-    found = of_seed.likely_batches(data)
-    assert found.columns.tolist() == ["one", "two"]
-    assert found.index.tolist() == data.obs_names.tolist()
-    network, source = of_seed.network_, of_seed.on(read_cells(data))
-    read = sentences(source, np.array([11]), source.take(np.array([11])), options_of(SEED["encoder_options"]), None)
-    with torch.no_grad():
-        logits = network(read.genes, read.counts, read.multiplicity, read.tasks, read.depth).dataset_logits
-    np.testing.assert_allclose(found.iloc[11], logits[0].softmax(0), atol=1e-6)
-    with pytest.raises(ValueError, match="likely_batches is for architecture='seed' with a dataset token"):
-        fitted.likely_batches(data)
-
-
-def test_a_seed_is_explained_by_its_sentence(of_seed):
-    data = cells()
-    found = of_seed.explain(data, ["cell7"], top=99)
-    source = of_seed.on(read_cells(data))
-    counts = source.take(np.array([7]))
-    said = sentences(source, np.array([7]), counts, options_of(SEED["encoder_options"]), None)
-    expressed = {of_seed.genes_[g] for g in said.genes[0].tolist() if counts.toarray()[0, g]}
-    assert {*found["gene"]} == expressed
-    network, mean = of_seed.network_, torch.from_numpy(of_seed.mean_)
-    with torch.no_grad():
-        z = network.embed(said.genes, said.counts, said.multiplicity)[0]
-        along = (z - mean) / (z - mean).norm()
-        for gene, change in zip(found["gene"][:3], found["change"], strict=False):
-            rest = said.genes[0] != of_seed.genes_.index(gene)
-            alone = network.embed(said.genes[:, rest], said.counts[:, rest])[0]
-            assert change == pytest.approx(float((z - alone) @ along), abs=1e-5)
-    assert found["attribution"].max() == pytest.approx(1)
-    assert found["change"].abs().is_monotonic_decreasing
+            CellEmbedder(**SMALL | changed).fit(others, **given)
+    with pytest.raises(ValueError, match="architecture must be as in start_from, 'seed'; got 'multiset'"):
+        CellEmbedder(**SMALL).fit(others, batch_key="batch", start_from=of_seed)
 
 
 def test_genes_that_vary_most_are_chosen():
@@ -510,7 +473,7 @@ def test_tokens_start_on_the_principal_axes(fitted):
 
 BAD = {
     "alignment": (-1.0, "alignment must be >= 0, got -1"),
-    "num_heads": (3, "dim must be divisible by num_heads"),
+    "dim": (6, "dim must be divisible by num_heads, got dim=6 and num_heads=4"),
     "encoder_options": ({"slots": 1}, "encoder_options are for architecture='seed'"),
     "device": ("abacus", "device"),
 }
@@ -521,8 +484,14 @@ def test_bad_arguments(name):
     value, message = BAD[name]
     with pytest.raises(ValueError, match=message):
         CellEmbedder(**SMALL | {name: value}).fit(cells())
-    with pytest.raises(ValueError, match="encoder_options={.*does not take colour"):
-        CellEmbedder(**SEED | {"encoder_options": {"colour": 1}}).fit(cells())
+    for options, message in (
+        ({"colour": 1}, "does not take colour"),
+        ({"num_heads": 3}, "dim must be divisible by num_heads"),
+        ({"depth": 0}, "depth must be an integer >= 1"),
+        ({"slots": -1}, "slots must be >= 0, got -1"),
+    ):
+        with pytest.raises(ValueError, match=f"encoder_options={{.*{message}"):
+            CellEmbedder(**SEED | {"encoder_options": options}).fit(cells())
 
 
 def test_bad_input():
@@ -534,12 +503,7 @@ def test_bad_input():
         CellEmbedder(**SMALL).fit(cells()[:7], batch_key="none")
     with pytest.raises(ValueError, match="not fitted yet"):
         CellEmbedder().transform(cells())
-    with pytest.raises(ValueError, match="no gene is seen in min_cells=99 of the 53 cells"):
-        CellEmbedder(**SMALL, min_cells=99).fit(cells(), batch_key="none")
-
-
-def test_cells_that_are_kept_back_watch():
-    data = cells(23)
-    embedder = CellEmbedder(**SMALL | {"epochs": 1, "validation_fraction": 0.2}).fit(data, batch_key="none")
-    assert np.isfinite(embedder.transform(data)).all()
-    assert np.isfinite(embedder.history[-1]["val_loss"])
+    empty = cells()
+    empty.X = sp.csr_matrix(empty.shape, dtype=np.float32)
+    with pytest.raises(ValueError, match="no gene has a count in any of the 53 cells"):
+        CellEmbedder(**SMALL).fit(empty, batch_key="none")

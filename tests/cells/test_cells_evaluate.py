@@ -25,7 +25,8 @@ from omniset.cells.evaluate import (
     thinned,
     thinning_robustness,
 )
-from omniset.cells.metrics import Integration, integration, transfer
+from omniset.cells.evaluate_annotation import evaluate_annotation
+from omniset.cells.metrics import integration, transfer
 from omniset.tables.gene_vectors import GeneVectors
 
 # anndata as it is today and pandas 3: sets an option that does nothing any more, and cannot write the new type of text.
@@ -34,9 +35,10 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:The 'future.infer_string' option is deprecated"),
 ]
 SMALL = {
-    **{"embedding_dim": 5, "dim": 8, "num_heads": 2, "epochs": 2, "batch_size": 31},
+    **{"embedding_dim": 5, "dim": 8, "epochs": 2, "batch_size": 31},
     **{"device": "cpu", "progress": False},
 }
+MODEL = CellEmbedder(**SMALL)
 KEYS = {"batch_key": "batch", "label_key": "type"}
 CELLS, GENES = 89, 41
 
@@ -88,10 +90,9 @@ def quick(monkeypatch):
     """A model of ours that is fitted at once; gives the fits: arguments, with gene vectors, batches and cells."""
     fits = []
 
-    def fit(self, cells, codes, rows, *, gene_vectors=None, aliases=None):
+    def fit(self, cells, codes, rows, *, gene_vectors=None):
         self.middle = np.log1p(cells.take(rows).toarray()).mean(0)
-        given = {"gene_vectors": gene_vectors, "aliases": aliases}
-        fits.append((self.get_params() | given, codes.copy(), rows.copy()))
+        fits.append((self.get_params() | {"gene_vectors": gene_vectors}, codes.copy(), rows.copy()))
         return self
 
     def embed(self, cells, rows=None):
@@ -105,8 +106,8 @@ def quick(monkeypatch):
 
 def scored(z, labels, batches, reference, seed):
     """Scores that tell vectors, references and seeds apart, and cost nothing."""
-    values = np.linspace(0, 1, 10) * np.abs(z).mean() + 0.01 * seed + 0.001 * np.abs(reference).mean()
-    return Integration(*[float(v) for v in values])
+    values = np.linspace(0, 1, len(WHOLE)) * np.abs(z).mean() + 0.01 * seed + 0.001 * np.abs(reference).mean()
+    return dict(zip(WHOLE, values.tolist(), strict=True))
 
 
 @pytest.fixture
@@ -114,9 +115,9 @@ def cheap(monkeypatch):
     monkeypatch.setattr(module, "integration", scored)
 
 
-def moved(name, counts, batches=None, *, seed=0, real=baselines.embed):
+def moved(name, counts, batches, seed=0, real=baselines.embed):
     """Harmony, or whatever: the components with a shift."""
-    return real("pca", counts, batches, seed=seed) + {"pca": 0, "harmony": np.arange(len(batches))[:, None] % 2}[name]
+    return real("pca", counts, batches, seed) + {"pca": 0, "harmony": np.arange(len(batches))[:, None] % 2}[name]
 
 
 @pytest.fixture
@@ -128,7 +129,7 @@ def shifted(monkeypatch):
 
 
 def test_rows_are_the_metrics_of_each_methods_vectors(table, quick, shifted):
-    found = evaluate(table, **KEYS, methods=("pca", "harmony"), seeds=2, seed=3, **SMALL)
+    found = evaluate(table, **KEYS, methods=("pca", "harmony"), seeds=2, model=CellEmbedder(**SMALL, seed=3))
     counts, batch, kind = simulated()
     code = np.array([int(b[-1]) for b in batch])
     reference = baselines.embed("pca", sp.csr_array(counts), code)
@@ -145,7 +146,7 @@ def test_rows_are_the_metrics_of_each_methods_vectors(table, quick, shifted):
             "harmony": reference + np.arange(CELLS)[:, None] % 2,
         }
         for name, z in expected.items():
-            scores = integration(z.astype(np.float64), kind, batch, reference, seed).numbers()
+            scores = integration(z.astype(np.float64), np.array(kind, dtype=object), np.array(batch), reference, seed)
             # The components are found by iteration; scores do not move with their last digits.
             assert rows.loc[(seed, name), list(scores)].to_dict() == pytest.approx(scores, abs=1e-5), (seed, name)
             if seed == 3:
@@ -165,7 +166,7 @@ def test_rows_are_the_metrics_of_each_methods_vectors(table, quick, shifted):
 
 
 def test_left_out_batches(table, quick, cheap):
-    found = evaluate(table, **KEYS, methods=(), seeds=2, **SMALL)
+    found = evaluate(table, **KEYS, methods=(), seeds=2, model=MODEL)
     counts, batch, kind = simulated()
     kind = np.array(kind, dtype=object)
     rows = found.inductive.set_index(["seed", "batch", "method"])
@@ -174,15 +175,16 @@ def test_left_out_batches(table, quick, cheap):
         for left in set(batch):
             out = np.array([b == left for b in batch])
             middle = np.log1p(counts[~out]).mean(0)
-            components = baselines.PrincipalComponents().fit(counts[~out])
+            one = np.zeros((~out).sum(), dtype=np.int64)
+            components = baselines.PrincipalComponents().fit(sp.csr_array(counts[~out]), one)
             for name, z in (
                 ("omniset", projected(counts, seed, middle)),
-                ("pca", components.transform(counts)),
+                ("pca", components.transform(sp.csr_array(counts))),
             ):
                 expected = transfer(z[~out], kind[~out], z[out], kind[out])
                 assert rows.loc[(seed, left, name), list(TRANSFER)].to_dict() == pytest.approx(expected)
     for arguments, codes, some in quick:
-        given = {"seed": arguments["seed"], "gene_vectors": None, "aliases": None}
+        given = {"seed": arguments["seed"], "gene_vectors": None}
         assert arguments == {**CellEmbedder(**SMALL).get_params(), **given}
         assert sorted(set(codes[some])) == list(range(codes.max() + 1))  # no gap tells of others
         assert (np.delete(codes, some) == -1).all()
@@ -198,30 +200,27 @@ def test_left_out_cells_teach_nothing(monkeypatch):
     others[out] = np.random.default_rng(7).poisson(30, (out.sum(), GENES))
     for one in (counts, others):
         one[np.ix_(~out, [5, 11])] = 0  # genes that are in left-out cells only
-    fitted, real, maps, pca = [], module._fitted, [], module._pca
-    monkeypatch.setattr(module, "_fitted", lambda *a: fitted.append(real(*a)) or fitted[-1])
-    monkeypatch.setattr(module, "_pca", lambda *a: maps.append(pca(*a)) or maps[-1])
+    fitted, real, maps, pca = [], module.Task.fitted, [], module.Task.components
+    monkeypatch.setattr(module.Task, "fitted", lambda *a: fitted.append(real(*a)) or fitted[-1])
+    monkeypatch.setattr(module.Task, "components", lambda *a: maps.append(pca(*a)) or maps[-1])
     monkeypatch.setattr(module.Task, "left_out", lambda task, seed: np.array([1]))
     rows = []
     for one in (counts, others):
-        task = module.Task.of(read_cells(adata(one, batch, kind)), "batch", "type", 0)
-        rows += [
-            module._inductive(task, name, how, 0).rows
-            for name, how in (("omniset", module._Model(SMALL, None, None)), ("pca", None))
-        ]
+        task = module.Task.of(read_cells(adata(one, batch, kind)), "batch", "type", MODEL)
+        rows += [module._inductive(task, name, 0).rows for name in ("omniset", "pca")]
         assert set(rows[-1]["batch"]) == {"batch 1"}
     assert fitted[0].identity() == fitted[1].identity()
     assert fitted[0].genes_ == fitted[1].genes_ == [f"G{i}" for i in range(GENES) if i not in (5, 11)]
-    assert np.array_equal(maps[0].transform(counts), maps[1].transform(counts))
+    assert np.array_equal(*(one.transform(sp.csr_array(counts)) for one in maps))
     assert np.array_equal(maps[0].genes, maps[1].genes)
     assert not rows[1][list(TRANSFER)].equals(rows[3][list(TRANSFER)])  # though they are judged by other cells
 
 
 def test_no_more_than_six_batches_are_left_out(cheap):
     counts, batch, kind = simulated(cells=97, batches=8)
-    task = module.Task.of(read_cells(adata(counts, batch, kind)), "batch", "type", 0)
+    task = module.Task.of(read_cells(adata(counts, batch, kind)), "batch", "type")
     assert task.leavable().tolist() == list(range(8))
-    drawn = [set(module._inductive(task, "pca", None, seed).rows["batch"]) for seed in (0, 0, 1)]
+    drawn = [set(module._inductive(task, "pca", seed).rows["batch"]) for seed in (0, 0, 1)]
     assert len(drawn[0]) == len(drawn[2]) == 6
     assert drawn[0] == drawn[1] != drawn[2]
 
@@ -232,7 +231,7 @@ def test_batches_that_cannot_be_judged_are_not_left_out(quick, cheap):
 
     def leavable(**changed):
         table = adata(counts, changed.get("batch", batch), changed.get("kind", kind))
-        return module.Task.of(read_cells(table), "batch", "type", 0).leavable().tolist()
+        return module.Task.of(read_cells(table), "batch", "type").leavable().tolist()
 
     assert leavable() == [0, 1]
     # A third batch of one type, and one that shares but one type, or has few others beside it.
@@ -242,18 +241,18 @@ def test_batches_that_cannot_be_judged_are_not_left_out(quick, cheap):
     assert leavable(batch=["rest"] * 7 + ["large"] * (CELLS - 7)) == [1]  # named in sorted order
 
     one = adata(counts, ["only"] * CELLS, kind)
-    found = evaluate(one, **KEYS, methods=("pca",), seeds=1, say=said.append, **SMALL)
+    found = evaluate(one, **KEYS, methods=("pca",), seeds=1, say=said.append, model=MODEL)
     assert found.inductive.empty
     assert found.comparison.conditions == ["all cells"]
     assert found.notes[-1] == said[0] == "no batch was left out of a fit: all cells are of one batch"
     assert [len(some) for _, _, some in quick] == [CELLS] * 2
     apart = adata(counts, batch, [k and k + b for b, k in zip(batch, kind, strict=True)])
-    found = evaluate(apart, **KEYS, methods=("pca",), seeds=1, **SMALL)
+    found = evaluate(apart, **KEYS, methods=("pca",), seeds=1, model=MODEL)
     assert "none shares at least 2 labels with the others" in found.notes[-1]
     assert json.dumps(found.numbers(), allow_nan=False)
     assert [gate.condition for gate in found.comparison.gates] == ["all cells"]
     quick.clear()
-    without = evaluate(adata(counts, batch, kind), **KEYS, methods=("pca",), seeds=1, inductive=False, **SMALL)
+    without = evaluate(adata(counts, batch, kind), **KEYS, methods=("pca",), seeds=1, inductive=False, model=MODEL)
     assert without.inductive.empty
     assert not [note for note in without.notes if "left out" in note]
 
@@ -267,13 +266,13 @@ def rows_without_time(frame):
 
 @pytest.mark.usefixtures("cheap")
 def test_resume_after_a_kill(table, quick, tmp_path, monkeypatch):
-    options = {**KEYS, "methods": ("pca", "harmony"), "seeds": 2, **SMALL}
+    options = {**KEYS, "methods": ("pca", "harmony"), "seeds": 2, "model": MODEL}
     kept = {"folder": tmp_path / "made", "resume": True}
 
-    def dies(name, counts, batches=None, *, seed=0):
+    def dies(name, counts, batches, seed):
         if name == "harmony":
             raise KeyboardInterrupt
-        return moved(name, counts, batches, seed=seed)
+        return moved(name, counts, batches, seed)
 
     monkeypatch.setattr(module.compared, "embed", dies)
     with pytest.raises(KeyboardInterrupt):
@@ -298,7 +297,8 @@ def test_resume_after_a_kill(table, quick, tmp_path, monkeypatch):
     assert found.checks["library"] == whole.checks["library"]
 
     quick.clear()
-    again = evaluate(table, **kept, **options | {"progress": True})  # how it is shown does not matter
+    shown = CellEmbedder(**SMALL | {"progress": True})  # which does not matter
+    again = evaluate(table, **kept, **options | {"model": shown})
     assert not quick
     pd.testing.assert_frame_equal(again.transductive, found.transductive)
     assert again.numbers() == found.numbers()
@@ -312,9 +312,9 @@ def test_resume_after_a_kill(table, quick, tmp_path, monkeypatch):
     quick.clear()
     counts, batch, kind = simulated()
     counts[7, 7] += 1
-    other_kind = [*kind[:-1], "type 0"]
+    other_kind, wider = [*kind[:-1], "type 0"], CellEmbedder(**SMALL | {"dim": 16})
     for changed, given, message in (
-        ({"dim": 16}, table, r"0_omniset.json is of another evaluation and cannot be resumed: dim was 8, is 16"),
+        ({"model": wider}, table, r"0_omniset.json is of another evaluation and cannot be resumed: dim was 8, is 16"),
         ({"label_key": "batch"}, table, ": label_key was 'type', is 'batch'. Start anew, not resuming"),
         ({}, adata(counts, batch, kind), r": data was \d+, is \d+\."),
         ({}, adata(simulated()[0], batch, other_kind), r": data was \d+, is \d+\."),
@@ -325,33 +325,39 @@ def test_resume_after_a_kill(table, quick, tmp_path, monkeypatch):
     assert not quick
 
 
+def of_seed(table, vectors):
+    """A fitted model of the seed, with these vectors of genes."""
+    few = {"slots": 7, "positives": 3, "negatives": 3, "shared": 3, "depth": 1, "num_heads": 2}
+    model = CellEmbedder(**SMALL | {"architecture": "seed", "encoder_options": few, "epochs": 1})
+    return model.fit(table, batch_key="batch", gene_vectors=vectors)
+
+
 @pytest.mark.usefixtures("cheap", "shifted")
-def test_gene_vectors_are_given_to_every_fit_of_ours(table, quick, tmp_path):
-    vectors, others = (GeneVectors(["G0", "other"], np.array(x, dtype=np.float32)) for x in ([[1], [2]], [[1], [3]]))
-    text = tmp_path / "vectors.txt"
-    text.write_text("G0 1\nother 2\n")
-    kept = {"folder": tmp_path / "kept", "resume": True}
-    options = {**KEYS, **kept, "methods": (), "seeds": 1, "aliases": {"G1": "other"}, **SMALL}
-    evaluate(table, gene_vectors=text, **options)
+def test_gene_vectors_of_a_model_are_given_to_every_fit(table, request, tmp_path):
+    one, other = (GeneVectors(["G0", "G1"], np.array(x, dtype=np.float32)) for x in ([[1], [2]], [[1], [3]]))
+    models = [of_seed(table, vectors) for vectors in (one, other)]
+    quick = request.getfixturevalue("quick")
+    options = {**KEYS, "folder": tmp_path / "kept", "resume": True, "methods": (), "seeds": 1}
+    evaluate(table, model=models[0], **options)
     assert len(quick) == 2 + 2  # ours and its checks; again without either batch
     for arguments, _, _ in quick:
-        assert arguments["aliases"] == {"G1": "other"}
-        assert arguments["gene_vectors"].names == vectors.names
-        assert np.array_equal(arguments["gene_vectors"].vectors, vectors.vectors)
-
+        given = arguments["gene_vectors"]
+        assert np.array_equal(given.of(["G0", "G1", "G2"])[0], [[1], [2], [0]])
     quick.clear()
-    evaluate(table, gene_vectors=vectors, **options)  # the same, wherever they come from
+    evaluate(table, model=models[0], **options)
     assert not quick
-    for other in (others, None):
-        with pytest.raises(ValueError, match="gene_vectors was '[0-9a-f]{8}', is "):
-            evaluate(table, gene_vectors=other, **options)
+    with pytest.raises(ValueError, match="gene_vectors was '[0-9a-f]{8}', is '[0-9a-f]{8}'"):
+        evaluate(table, model=models[1], **options)
+    with pytest.raises(ValueError, match="model has gene vectors, which no annotation reads"):
+        evaluate_annotation(table, **KEYS, model=models[0])
 
 
 @pytest.mark.usefixtures("cheap")
 def test_a_baseline_that_is_not_installed_is_not_run(table, quick, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "harmonypy", None)
     said = []
-    options = {**KEYS, "methods": ("harmony", "pca"), "seeds": 2, "inductive": False, "folder": tmp_path, **SMALL}
+    options = {**KEYS, "methods": ("harmony", "pca"), "seeds": 2, "inductive": False, "model": MODEL}
+    options["folder"] = tmp_path
     found = evaluate(table, say=said.append, **options)
     assert found.comparison.methods == ["omniset", "pca"]
     assert list(found.not_run) == ["harmony"]
@@ -484,24 +490,22 @@ def test_what_is_no_count_is_neither_thinned_nor_compared_with_depth(quick):
     counts, batch, kind = simulated()
     values = np.where(counts > 0, np.random.default_rng(5).uniform(0.3, 3, counts.shape), 0)
     rest = {**KEYS, "input": "log1p", "methods": ("pca",), "seeds": 1, "inductive": False}
-    found = evaluate(adata(values, batch, kind), **rest, **SMALL)
+    found = evaluate(adata(values, batch, kind), **rest, model=MODEL)
     assert not {"thinning", "library"} & found.checks.keys()
     assert found.checks["determinism"] == 0
     assert "counts are not known" in found.notes[-1]
 
 
 def test_a_model_of_ours(table, tmp_path, monkeypatch):
-    """Nothing replaced: the same vectors from two fits, in any order and alone; thinned as the model itself has it."""
+    """Nothing replaced: the same vectors from two fits; thinned as the model itself has it."""
     path = tmp_path / "table.h5ad"
     table.write_h5ad(path)
-    found = evaluate(path, **KEYS, methods=("pca",), seeds=1, inductive=False, **SMALL)
+    found = evaluate(path, **KEYS, methods=("pca",), seeds=1, inductive=False, model=MODEL)
     model = CellEmbedder(**SMALL).fit(table, batch_key="batch")
     z = model.transform(table)
     assert np.array_equal(found.embeddings["omniset"], z)
     checks = found.checks
     assert checks["determinism"] == 0
-    assert checks["order"] < 1e-5
-    assert 0 <= checks["alone"] < 1e-5
     assert checks["cells_per_second"] > 0
     assert checks["training_seconds"] == found.transductive["fit_seconds"][0] > 0
     assert checks["peak_memory_mb"] > 100
@@ -511,40 +515,27 @@ def test_a_model_of_ours(table, tmp_path, monkeypatch):
     counts = sp.csr_array(table.X)
     fewer = table.copy()
     fewer.X = sp.csr_matrix(thinned(counts, 0.25, 0))
-    components = baselines.PrincipalComponents().fit(counts, table.obs["batch"])
+    codes = pd.factorize(table.obs["batch"], sort=True)[0]
+    components = baselines.PrincipalComponents().fit(counts, codes)
     for one, full, after in (
         (checks["thinning"][2], z, model.transform(fewer)),
-        (checks["thinning"][3], components.transform(counts), components.transform(fewer.X)),
+        (checks["thinning"][3], components.transform(counts), components.transform(sp.csr_array(fewer.X))),
     ):
         expected = thinning_robustness(full.astype(np.float64), after.astype(np.float64))
         assert (one["cosine"], one["found"]) == pytest.approx(expected, abs=1e-5)
 
 
 def test_differences_between_fits_are_seen(table, quick, cheap, monkeypatch):
-    """A model that is another one at every fit, and one that hangs on the company of a cell."""
-    embed, calls = CellEmbedder.embed_cells, []
+    """A model that is another one at every fit."""
+    embed = CellEmbedder.embed_cells
 
     def drifting(self, cells, rows=None):
-        z = embed(self, cells, rows)
-        calls.append(len(z))
-        return z + np.float32(0.25 * len(quick) + (len(z) == 1))
+        return embed(self, cells, rows) + np.float32(len(quick) / 4)
 
     monkeypatch.setattr(CellEmbedder, "embed_cells", drifting)
     with pytest.warns(UserWarning, match=r"two fits of seed 0 differ, by up to 0\.25 in a vector"):
-        checks = evaluate(table, **KEYS, methods=(), seeds=1, inductive=False, **SMALL).checks
+        checks = evaluate(table, **KEYS, methods=(), seeds=1, inductive=False, model=MODEL).checks
     assert checks["determinism"] == pytest.approx(0.25, abs=1e-5)
-    assert checks["order"] == 0
-    assert checks["alone"] == pytest.approx(1, abs=1e-5)
-    assert calls.count(1) == 16
-
-    def by_place(self, cells, rows=None):
-        z = embed(self, cells, rows)
-        return z + np.float32(np.arange(len(z)) == 5)[:, None]
-
-    monkeypatch.setattr(CellEmbedder, "embed_cells", by_place)
-    checks = evaluate(table, **KEYS, methods=(), seeds=1, inductive=False, **SMALL).checks
-    assert checks["determinism"] == 0
-    assert checks["order"] == pytest.approx(1, abs=1e-5)
 
 
 # ---------------------------------------------------------------------- bad input
@@ -558,10 +549,10 @@ def test_differences_between_fits_are_seen(table, quick, cheap, monkeypatch):
         ({"label_key": "none"}, "label_key: all 89 cells are without none, there is nothing to judge by"),
         ({"methods": ("pca", "magic")}, "methods must be out of pca, harmony, scvi; got 'magic'"),
         ({"seeds": 0}, "seeds must be >= 1, got 0"),
-        ({"alignment": -1.0}, "alignment must be >= 0, got -1"),
+        ({"model": CellEmbedder(alignment=-1.0)}, "alignment must be >= 0, got -1"),
     ],
 )
 def test_bad_arguments(table, changed, message):
     table.obs["none"] = np.nan
     with pytest.raises(ValueError, match=message):
-        evaluate(table, **KEYS | SMALL | changed)
+        evaluate(table, **KEYS | {"model": MODEL} | changed)

@@ -84,9 +84,13 @@ def write_10x(path, version=3, types=None, dense=DENSE):
     return path
 
 
-def h5ad(folder, x=None, **kwargs):
-    adata(x, **kwargs).write_h5ad(folder / "a.h5ad")
+def written(folder, data):
+    data.write_h5ad(folder / "a.h5ad")
     return folder / "a.h5ad"
+
+
+def h5ad(folder, x=None, **kwargs):
+    return written(folder, adata(x, **kwargs))
 
 
 def backed(folder, x=None):
@@ -356,6 +360,8 @@ BAD = {
     "folder": (plain_folder, "is a folder and no zarr store; for the files in it give '.*.h5ad'"),
     "no cells": (lambda f: adata()[:0].copy(), "AnnData has no cells"),
     "no genes": (lambda f: adata()[:, :0].copy(), "AnnData has no genes"),
+    "no cells in a file": (lambda f: written(f, adata()[:0].copy()), "a.h5ad has no cells"),
+    "no cells of 10x": (lambda f: write_10x(f / "b.h5", dense=DENSE[:0]), "b.h5 has no cells"),
     "wrong shape": (wrong_shape, "a.h5ad: X is 307 x 14, it must be 307 x 13"),
     "wrong pointers": (wrong_pointers, "a.h5ad: X cannot be read.*indptr, indices and data do not fit"),
     "no source": (lambda f: DENSE, "source must be an AnnData or the path of a file, got ndarray"),
@@ -518,7 +524,7 @@ def test_flipped_bytes_and_cut_files_give_one_line_that_names_the_file(tmp_path)
     h5ad(tmp_path)
     given = np.frombuffer(path.read_bytes(), dtype=np.uint8)
     refused = []
-    for number in range(40):
+    for number in range(20):
         bad = given.copy() if number % 4 else given[: rng.integers(len(given))].copy()
         bad[rng.integers(0, len(bad), 1 if number % 2 else 200)] = rng.integers(256)
         path.write_bytes(bad.tobytes())
@@ -527,16 +533,8 @@ def test_flipped_bytes_and_cut_files_give_one_line_that_names_the_file(tmp_path)
                 source.rows(0, source.shape[0])
         except ValueError as error:
             refused.append(str(error))
-    assert len(refused) > 10
+    assert len(refused) > 5
     assert all("a.h5ad" in message and "\n" not in message for message in refused)
-
-
-def test_no_cells_in_files(tmp_path):
-    adata()[:0].copy().write_h5ad(tmp_path / "a.h5ad")
-    with pytest.raises(ValueError, match="a.h5ad has no cells"):
-        open_source(tmp_path / "a.h5ad")
-    with pytest.raises(ValueError, match="b.h5 has no cells"):
-        open_source(write_10x(tmp_path / "b.h5", dense=DENSE[:0]))
 
 
 def test_a_file_that_is_not_there(tmp_path):
@@ -554,12 +552,6 @@ def test_damage_within_a_compressed_file_is_named_when_it_is_met(tmp_path):
         file.write(os.urandom(place.size))
     with pytest.raises(ValueError, match="a.h5ad: cells 0 to 6 cannot be read: the file is damaged or cut off"):
         open_source(path).rows(0, 7)
-
-
-def test_one_cell_and_one_gene(tmp_path):
-    one = open_source(adata()[3:4].copy())
-    assert np.array_equal(one.rows(0, 1).toarray(), DENSE[3:4])
-    assert np.array_equal(whole(open_source(adata(FLOATS)[:, 2:3].copy())), DENSE[:, 2:3])
 
 
 def test_without_the_packages_it_says_how_to_install_them(tmp_path, monkeypatch):

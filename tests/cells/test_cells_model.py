@@ -28,7 +28,7 @@ CELLS, GENES, DIM, LATENT = 5, 23, 12, 7
 
 def encoder() -> CellEncoder:
     torch.manual_seed(1)
-    return CellEncoder(GENES, latent=LATENT, dim=DIM, num_heads=3, dropout=0.5).double().eval()
+    return CellEncoder(GENES, latent=LATENT, dim=DIM).double().eval()
 
 
 def counts(seed: int = 0) -> torch.Tensor:
@@ -181,8 +181,7 @@ def test_alignment_by_hand(monkeypatch):
 
 def test_a_model_starts_from_another():
     torch.manual_seed(2)
-    sizes = {"latent": LATENT, "dim": DIM, "num_heads": 3, "dropout": 0.0}
-    other, own = (CellModel(GENES, batches, **sizes).double().eval() for batches in (3, 4))
+    other, own = (CellModel(GENES, batches, latent=LATENT, dim=DIM).double().eval() for batches in (3, 4))
     other.alignment.counts += 7
     own.start_from(other, [2, None, 0, 1])
     values = counts()

@@ -21,7 +21,7 @@ from omniset.report.page import svg
 pytestmark = [pytest.mark.filterwarnings("ignore:The 'mode.chained_assignment' option is deprecated")]
 
 CELLS, GENES = 83, 29
-SMALL = {"embedding_dim": 5, "dim": 8, "num_heads": 2, "epochs": 2, "batch_size": 32}
+SMALL = {"embedding_dim": 5, "dim": 8, "epochs": 2, "batch_size": 32}
 
 
 def run(kind, warnings=("A <warning>.",), notes=("What was decided.",)):

@@ -118,17 +118,3 @@ def test_batches():
         losses.append(seed_loss(alone.prediction, b.targets, 0, b.mask))
     together = seed_loss(out.prediction, batch.targets, 0, batch.mask)
     assert relative_error(together, torch.stack(losses).mean()) < 1e-5
-
-
-@pytest.mark.parametrize("value", [-1.0, np.nan, np.inf])
-def test_bad_counts(value):
-    counts = row()
-    counts[[17, 23]] = value
-    with pytest.raises(ValueError, match=rf"counts must be finite and >= 0, gene 17 has {value}"):
-        sentence(counts, np.random.default_rng(0))
-
-
-@pytest.mark.parametrize("name", ["slots", "positives", "negatives"])
-def test_bad_sizes(name):
-    with pytest.raises(ValueError, match=f"{name} must be >= 0, got -1"):
-        sentence(row(), np.random.default_rng(0), **{name: -1})

@@ -16,14 +16,14 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Float32, Float64, Int, Shaped
-from torch import nn
+from torch import Tensor, nn
 
 from omniset.cells.classifiers import METHODS, WIDTHS, Classifiers, evenly, log_normalised
 from omniset.cells.data import UNKNOWN, Cells, batch_codes, labels_of, numbered_anew, opened
 from omniset.cells.embedder import LEAST, CellEmbedder, warn_of_empty
 from omniset.cells.model import SCALE, CellModel, Completion
+from omniset.cells.novelty import CELLS, Novelty, type_left_out, types_left_out
 from omniset.cells.options import AnnotatorOptions
-from omniset.cells.unknown_types import CELLS, LeftOut, Novelty, type_left_out, types_left_out
 from omniset.fitted import Estimator
 from omniset.report.blocks import many
 from omniset.runs.progress import Progress
@@ -32,6 +32,8 @@ from omniset.trials.stacking import Classes, Stack, in_words, log_losses, raised
 
 EMBEDDER = "embedder"  # folder of the vectors' model, within that of the annotator
 SHARED = len(METHODS) - 1  # methods before those that have a width
+FOLDS = 3  # parts of the reference that are kept back in turn: batches, or cells where there is one
+MOST = 20_000  # labelled cells that are learned from, at most; rare types lose none
 TOGETHER = 4096  # cells annotated at a time
 MARKERS, MARKED = 8, 5000  # genes shown for a type; cells from which they come
 
@@ -86,14 +88,14 @@ class Annotation:
 class _Network(nn.Module):
     """The classifiers, and numbers of known cells that were kept back."""
 
-    known: torch.Tensor
-    calls: torch.Tensor
+    known: Tensor
+    calls: Tensor
 
-    def __init__(self, classifiers: Classifiers, known: int) -> None:
+    def __init__(self, classifiers: Classifiers, known: Float[Tensor, "known 2"], calls: Int[Tensor, " known"]) -> None:
         super().__init__()
         self.classifiers = classifiers
-        self.register_buffer("known", torch.zeros(known, 2))
-        self.register_buffer("calls", torch.zeros(known, dtype=torch.int64))
+        self.register_buffer("known", known)
+        self.register_buffer("calls", calls)
 
 
 @dataclass
@@ -120,7 +122,7 @@ class CellAnnotator(AnnotatorOptions, Estimator):
 
     with p_m of `omniset.cells.classifiers`, weights w and powers a of `omniset.trials.stacking`, learned on batches
     kept back with each type of each batch as one unit; b makes the mixture as sure as it was right there. A cell is
-    unknown where it is stranger (`omniset.cells.unknown_types`) than all but `error` of the known cells in every batch
+    unknown where it is stranger (`omniset.cells.novelty`) than all but `error` of the known cells in every batch
     kept back.
 
     Args:
@@ -164,23 +166,22 @@ class CellAnnotator(AnnotatorOptions, Estimator):
         label: str,
         batch_key: str | None = None,
         embedder: CellEmbedder | str | Path | None = None,
-        layer: str | None = None,
-        input: str = "auto",  # noqa: A002
-        gene_column: str | None = None,
+        **reading: Any,
     ) -> CellAnnotator:
         """Learn from the cells of the reference that have a label; vectors from all of them.
 
         Args:
-            reference, batch_key, layer, input, gene_column: As in `CellEmbedder.fit`.
+            reference, batch_key: As in `CellEmbedder.fit`.
             label: Column of obs with the types.
             embedder: A model of vectors that is fitted, or its folder: it is used as it is. One that is not fitted, or
                 None: it is fitted on the reference, and anew for each fold.
+            reading: `layer`, `input` and `gene_column`, as in `read_cells`.
 
         Raises:
             ValueError: No such column, fewer than two types, or what `CellEmbedder.fit` refuses.
         """
         self.check_options()
-        with opened(reference, layer=layer, input=input, gene_column=gene_column) as cells:
+        with opened(reference, **reading) as cells:
             codes, _ = batch_codes(cells, batch_key, label)
             return self.fit_cells(cells, codes, np.arange(len(cells)), labels_of(cells, label), label, embedder)
 
@@ -200,7 +201,7 @@ class CellAnnotator(AnnotatorOptions, Estimator):
             raise ValueError(f"label: the reference has {many(len(self.types_), 'type')} in {label}, 2 are needed")
         number = {name: i for i, name in enumerate(self.types_)}
         y = np.array([number[labels[row]] for row in known], dtype=np.int64)
-        some = evenly(y, self.max_cells, self.seed)
+        some = evenly(y, MOST, self.seed)
         chosen, y = known[some], y[some]
         self.label_ = label
         self.notes_ = [f"{many(len(chosen), 'cell')} of {many(len(self.types_), 'type')} are learned from"]
@@ -218,34 +219,25 @@ class CellAnnotator(AnnotatorOptions, Estimator):
         classifiers.width.mul_(self.width_)
         calls = [self._mixed(fold.answers).argmax(1) for fold in folds]
         strange = [fold.classifiers.strangeness(fold.values, call) for fold, call in zip(folds, calls, strict=True)]
-        self._bound(
-            np.concatenate(strange),
-            np.concatenate(calls),
-            np.concatenate([fold.batches for fold in folds]),
-            classifiers,
-        )
+        numbers, called = np.concatenate(strange), np.concatenate(calls)
+        parts = np.concatenate([fold.batches for fold in folds])
+        self.novelty_ = Novelty.learned(numbers, called, parts, self.error) if self.error else Novelty(numbers, called)
+        self.network_ = _Network(classifiers, torch.from_numpy(numbers), torch.from_numpy(called)).eval()
+        self.embedded_by_ = self.embedder_.identity()
         self._say(folds)
         self._say_of_left_out(self._types_left_out(cells, chosen, y, folds) if self.error else [])
         return self
 
-    def annotate(
-        self,
-        source: Any,
-        *,
-        layer: str | None = None,
-        input: str = "auto",  # noqa: A002
-        gene_column: str | None = None,
-        aliases: Mapping[str, str] | None = None,
-    ) -> Annotation:
+    def annotate(self, source: Any, *, aliases: Mapping[str, str] | None = None, **reading: Any) -> Annotation:
         """The type of every cell, in their order; "unknown" for one without counts, of which there is a warning.
 
         Genes that a source has not measured are filled in as for the vectors.
 
         Args:
-            source, layer, input, gene_column, aliases: As in `CellEmbedder.transform`.
+            source, aliases, reading: As in `CellEmbedder.transform`; `layer`, `input` and `gene_column` are of reading.
         """
         self.require_fitted()
-        with opened(source, layer=layer, input=input, gene_column=gene_column) as cells:
+        with opened(source, **reading) as cells:
             known = self.embedder_.on(cells, aliases)
             annotation = self.annotate_cells(known, np.arange(len(known)))
             warn_of_empty(known, annotation.empty, "nothing tells their type")
@@ -320,7 +312,7 @@ class CellAnnotator(AnnotatorOptions, Estimator):
     def _folds(self, teach: _Teacher, chosen: Int[np.ndarray, " chosen"], y: Int[np.ndarray, " chosen"]) -> list[_Kept]:
         """What was said of cells kept back: batches where types are in several of them, else cells."""
         batches = teach.codes[chosen]
-        fold_of, by_batch = _dealt(batches, y, self.folds, self.seed)
+        fold_of, by_batch = _dealt(batches, y, self.seed)
         self.by_batch_ = by_batch
         what = "whole batches" if by_batch else "cells, as no type is in two batches"
         self.notes_.append(f"{fold_of.max() + 1} parts of the reference are kept back in turn: {what}")
@@ -377,21 +369,6 @@ class CellAnnotator(AnnotatorOptions, Estimator):
     def _mixed(self, answers: Float64[np.ndarray, "methods cells types"]) -> Float64[np.ndarray, "cells types"]:
         return raised(self.mixture_(answers), self.sureness_)
 
-    def _bound(
-        self,
-        numbers: Float32[np.ndarray, "held 2"],
-        calls: Int[np.ndarray, " held"],
-        batches: Int[np.ndarray, " held"],
-        classifiers: Classifiers,
-    ) -> None:
-        """From which strangeness on a cell is unknown; and the network, with all that is needed to say it again."""
-        self.novelty_ = Novelty.learned(numbers, calls, batches, self.error) if self.error else Novelty(numbers, calls)
-        self.network_ = _Network(classifiers, len(calls))
-        self.network_.known.copy_(torch.from_numpy(numbers))
-        self.network_.calls.copy_(torch.from_numpy(calls))
-        self.network_.eval()
-        self.embedded_by_ = self.embedder_.identity()
-
     def _say(self, folds: list[_Kept]) -> None:
         y = np.concatenate([fold.y for fold in folds])
         p = np.concatenate([self._mixed(fold.answers) for fold in folds])
@@ -411,7 +388,7 @@ class CellAnnotator(AnnotatorOptions, Estimator):
 
     def _types_left_out(
         self, cells: Cells, chosen: Int[np.ndarray, " chosen"], y: Int[np.ndarray, " chosen"], folds: list[_Kept]
-    ) -> list[LeftOut]:
+    ) -> list[dict[str, Any]]:
         """What would be unknown, were a type not in the reference."""
         parts = types_left_out(np.stack([np.bincount(fold.y, minlength=len(self.types_)) for fold in folds], 1))
         found = []
@@ -426,8 +403,8 @@ class CellAnnotator(AnnotatorOptions, Estimator):
                 progress.at(number)
         return [one for one in found if one is not None]
 
-    def _say_of_left_out(self, types: list[LeftOut]) -> None:
-        named = [{**vars(one), "type": self.types_[one.type], "called": self.types_[one.called]} for one in types]
+    def _say_of_left_out(self, types: list[dict[str, Any]]) -> None:
+        named = [one | {name: self.types_[one[name]] for name in ("type", "called")} for one in types]
         self.left_out_ = named
         if named:
             middle = float(np.median([one["unknown"] for one in named]))
@@ -485,9 +462,13 @@ class CellAnnotator(AnnotatorOptions, Estimator):
     def _restore(self, fitted: dict[str, Any], tables: dict[str, pd.DataFrame], weights: artefacts.Weights) -> None:
         genes, latent, cells, components = (fitted[name] for name in ("genes", "latent", "cells", "components"))
         self.label_, self.types_, self.notes_ = fitted["label"], fitted["types"], fitted["notes"]
-        self.network_ = weights.build(
-            lambda: _Network(Classifiers(genes, latent, len(self.types_), cells, components), fitted["known"])
-        )
+
+        def empty() -> _Network:
+            classifiers = Classifiers(genes, latent, len(self.types_), cells, components)
+            known = fitted["known"]
+            return _Network(classifiers, torch.zeros(known, 2), torch.zeros(known, dtype=torch.int64))
+
+        self.network_ = weights.build(empty)
         self.mixture_ = Stack(np.array(fitted["weights"]), np.array(fitted["powers"]))
         self.weights_ = dict(zip(METHODS, fitted["weights"], strict=True))
         kept_back: dict[str, Any] = dict(fitted["kept_back"])
@@ -550,7 +531,7 @@ def values_of(
 
 
 def _dealt(
-    batches: Int[np.ndarray, " cells"], y: Int[np.ndarray, " cells"], folds: int, seed: int
+    batches: Int[np.ndarray, " cells"], y: Int[np.ndarray, " cells"], seed: int
 ) -> tuple[Int[np.ndarray, " cells"], bool]:
     """Number of the part in which each cell is kept back, and whether parts are of whole batches.
 
@@ -559,7 +540,7 @@ def _dealt(
     """
     numbers, sizes = np.unique(batches, return_counts=True)
     if len(numbers) > 1:
-        of_part, part_of = np.zeros(min(folds, len(numbers))), {}
+        of_part, part_of = np.zeros(min(FOLDS, len(numbers))), {}
         for i in np.argsort(-sizes, kind="stable"):
             part_of[numbers[i]] = int(of_part.argmin())
             of_part[of_part.argmin()] += sizes[i]
@@ -571,5 +552,5 @@ def _dealt(
     order = np.random.default_rng(seed).permutation(len(y))
     order = order[np.argsort(y[order], kind="stable")]
     fold_of = np.zeros(len(y), dtype=np.int64)
-    fold_of[order] = np.arange(len(y)) % folds
+    fold_of[order] = np.arange(len(y)) % FOLDS
     return fold_of, False

@@ -49,40 +49,28 @@ class PrincipalComponents:
     `variable_genes`, or all are taken where there are no more; values are centred, not scaled.
 
     Args:
-        dim: Number of components, fewer where there are fewer cells or genes.
         seed: Of the start of the iteration that finds them; it changes them by rounding.
 
     Attributes:
         genes: Positions of the chosen genes, in ascending order.
         mean: (chosen,) mean over the cells of the fit.
-        axes: (chosen, dim) orthonormal, by descending variance; 0 where the cells do not differ.
+        axes: (chosen, dim) orthonormal, by descending variance, 50 of them where there are cells and genes enough; 0
+            where the cells do not differ.
     """
 
     genes: Int[np.ndarray, " chosen"]
     mean: Float[np.ndarray, " chosen"]
     axes: Float[np.ndarray, "chosen dim"]
 
-    def __init__(self, dim: int = COMPONENTS, seed: int = 0) -> None:
-        if dim < 1:
-            raise ValueError(f"dim must be at least 1, got {dim}")
-        self.dim, self.seed = dim, seed
+    def __init__(self, seed: int = 0) -> None:
+        self.seed = seed
 
-    def fit(self, counts: Any, batches: Any = None) -> PrincipalComponents:
-        """Choose genes, their means and components.
-
-        Args:
-            counts: (cells, genes) sparse or dense counts.
-            batches: (cells,) to choose genes that vary within several batches.
-
-        Raises:
-            ValueError: Fewer than 2 cells, negative or not finite counts, or batches of other cells.
-        """
-        counts = _checked(counts, 2)
-        self._width = counts.shape[1]
+    def fit(self, counts: sp.csr_array, batches: Codes) -> PrincipalComponents:
+        """Choose genes that vary within batches, their means and components, of 2 cells or more."""
         self.genes = variable_genes(counts, batches, GENES)
         values = log_normalised(counts)[:, self.genes]
         self.mean = values.mean(0)
-        dim = min(self.dim, values.shape[0] - 1, values.shape[1])
+        dim = min(COMPONENTS, values.shape[0] - 1, values.shape[1])
         self.axes = np.zeros((len(self.genes), dim))
         if (values.max(0) - values.min(0)).toarray().any():
             iterative = dim < values.shape[1]  # else there are few genes, and the iteration cannot find all components
@@ -90,58 +78,35 @@ class PrincipalComponents:
             self.axes = model.fit(values if iterative else values.toarray()).components_.T
         return self
 
-    def transform(self, counts: Any) -> Vectors:
-        """(cells, dim) of any cells with the same genes: a cell does not depend on the others.
-
-        Raises:
-            ValueError: Another number of genes than in fit, negative or not finite counts.
-        """
-        counts = _checked(counts)
-        if counts.shape[1] != self._width:
-            raise ValueError(f"counts must have the {self._width} genes of the fit, got {counts.shape[1]} columns")
+    def transform(self, counts: sp.csr_array) -> Vectors:
+        """(cells, dim) of any cells with the same genes: a cell does not depend on the others."""
         return log_normalised(counts)[:, self.genes] @ self.axes - self.mean @ self.axes
 
 
-def embed(
-    name: str,
-    counts: Any,
-    batches: Any = None,
-    *,
-    dim: int | None = None,
-    seed: int = 0,
-    progress: bool = False,
-) -> Vectors:
+def embed(name: str, counts: sp.csr_array, batches: Codes, seed: int = 0) -> Vectors:
     """Cells embedded by a baseline that is fitted on them.
 
     Args:
         name: "pca", "harmony" or "scvi".
-        counts: (cells, genes) sparse or dense counts, as they were measured.
-        batches: (cells,) batch of each cell; None: all are of one. Without a second batch "harmony" is "pca".
-        dim: Of the embedding; None: 50, for "scvi" 10, as it has it.
+        counts: (cells, genes) as they were measured.
+        batches: Number of the batch of each cell. Without a second one "harmony" is "pca".
         seed: The same gives the same embedding.
-        progress: Let scVI show its bar and log.
 
     Raises:
-        ValueError: An unknown name, or what PrincipalComponents.fit refuses.
         ImportError: The baseline's package is not installed.
     """
-    if name not in BASELINES:
-        raise ValueError(f"name must be one of {', '.join(BASELINES)}, got {name!r}")
-    if dim is not None and dim < 1:
-        raise ValueError(f"dim must be at least 1, got {dim}")
-    counts = _checked(counts, 2)
-    return BASELINES[name](counts, _batch_codes(batches, counts.shape[0]), dim, seed, progress)
+    return BASELINES[name](counts, batches, seed)
 
 
-def _pca(counts: sp.csr_array, batches: Codes, dim: int | None, seed: int, progress: bool) -> Vectors:
-    return PrincipalComponents(dim or COMPONENTS, seed).fit(counts, batches).transform(counts)
+def _pca(counts: sp.csr_array, batches: Codes, seed: int) -> Vectors:
+    return PrincipalComponents(seed).fit(counts, batches).transform(counts)
 
 
-def _harmony(counts: sp.csr_array, batches: Codes, dim: int | None, seed: int, progress: bool) -> Vectors:
+def _harmony(counts: sp.csr_array, batches: Codes, seed: int) -> Vectors:
     """Korsunsky et al., "Fast, sensitive and accurate integration of single-cell data with Harmony" (2019), its
     defaults, on the principal components.
     """
-    components = _pca(counts, batches, dim, seed, progress)
+    components = _pca(counts, batches, seed)
     return _harmonised(components, batches, seed)[0] if batches.max() else components
 
 
@@ -159,13 +124,11 @@ def _harmonised(z: Vectors, batches: Codes, seed: int) -> tuple[Vectors, Float[n
     return corrected if corrected.shape == z.shape else corrected.T, shares if shares.shape[0] == len(z) else shares.T
 
 
-def _scvi(
-    counts: sp.csr_array, batches: Codes, dim: int | None, seed: int, progress: bool, epochs: int | None = None
-) -> Vectors:
+def _scvi(counts: sp.csr_array, batches: Codes, seed: int, epochs: int | None = None) -> Vectors:
     """Lopez et al., "Deep generative modeling for single-cell transcriptomics" (2018), its defaults, among them
     min(round(20000 / cells * 400), 400) epochs, on the counts of the same variable genes.
     """
-    with _quiet(progress):
+    with _quiet():
         try:
             import anndata
             import scvi
@@ -179,8 +142,8 @@ def _scvi(
         scvi.model.SCVI.setup_anndata(cells, batch_key="batch")
         with _randomness_kept():
             scvi.settings.seed = seed
-            model = scvi.model.SCVI(cells, **({} if dim is None else {"n_latent": dim}))
-            model.train(max_epochs=epochs, accelerator="cpu", enable_progress_bar=progress)
+            model = scvi.model.SCVI(cells)
+            model.train(max_epochs=epochs, accelerator="cpu", enable_progress_bar=False)
             with torch.no_grad():
                 return np.asarray(model.get_latent_representation(), dtype=np.float64)
 
@@ -206,14 +169,14 @@ def call(name: str, counts: sp.csr_array, types: Types, batches: Codes, new: sp.
 
 @one_blas_thread()
 def _logistic(balance: str | None, counts: Any, types: Types, batches: Codes, new: Any, seed: int) -> Said:
-    chosen = PrincipalComponents(seed=seed).fit(counts, batches).genes
+    chosen = PrincipalComponents(seed).fit(counts, batches).genes
     model = LogisticRegression(class_weight=balance, max_iter=1000)
     return _most_probable(model.fit(log_normalised(counts)[:, chosen], types), log_normalised(new)[:, chosen])
 
 
 @one_blas_thread()
 def _logistic_on_pca(counts: Any, types: Types, batches: Codes, new: Any, seed: int) -> Said:
-    components = PrincipalComponents(seed=seed).fit(counts, batches)
+    components = PrincipalComponents(seed).fit(counts, batches)
     model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
     return _most_probable(model.fit(components.transform(counts), types), components.transform(new))
 
@@ -224,7 +187,7 @@ def _most_probable(model: Any, values: Any) -> Said:
 
 
 def _symphony(counts: Any, types: Types, batches: Codes, new: Any, seed: int) -> Said:
-    components = PrincipalComponents(seed=seed).fit(counts, batches)
+    components = PrincipalComponents(seed).fit(counts, batches)
     z = components.transform(counts)
     corrected, shares = _harmonised(z, batches, seed)
     corrected = corrected if batches.max() else z
@@ -282,60 +245,28 @@ def log_normalised(counts: sp.csr_array) -> sp.csr_array:
     return values
 
 
-def variable_genes(counts: Any, batches: Any = None, number: int = GENES) -> Int[np.ndarray, " chosen"]:
+def variable_genes(counts: sp.csr_array, batches: Codes, number: int = GENES) -> Int[np.ndarray, " chosen"]:
     """Positions, ascending, of the genes that vary most: see `omniset.cells.variable_genes.most_variable`."""
-    counts = _checked(counts)
-    batch = _batch_codes(batches, counts.shape[0])
-    moments = [Moments.none(counts.shape[1]) for _ in range(int(batch.max()) + 1)]
+    moments = [Moments.none(counts.shape[1]) for _ in range(int(batches.max()) + 1)]
     for b, of_batch in enumerate(moments):
-        of_batch.add(counts[batch == b])
+        of_batch.add(counts[batches == b])
     return most_variable(moments, number)
-
-
-def _checked(counts: Any, cells: int = 1) -> sp.csr_array:
-    """As compressed rows, of at least so many cells."""
-    counts = sp.csr_array(counts)
-    if 0 in counts.shape:
-        raise ValueError(f"counts must have cells and genes, got {counts.shape[0]} x {counts.shape[1]}")
-    wrong = ~(np.isfinite(counts.data) & (counts.data >= 0))
-    if wrong.any():
-        at = int(np.argmax(wrong))
-        cell = int(np.searchsorted(counts.indptr, at, side="right")) - 1
-        raise ValueError(
-            f"counts must be finite and not negative, got {counts.data[at]} for cell {cell}, gene {counts.indices[at]}"
-        )
-    if counts.shape[0] < cells:
-        raise ValueError(f"counts must be of at least {cells} cells, got {counts.shape[0]}")
-    return counts
-
-
-def _batch_codes(batches: Any, cells: int) -> Codes:
-    """Numbers of the batches in sorted order of their names."""
-    if batches is None:
-        return np.zeros(cells, dtype=np.int64)
-    if len(batches) != cells:
-        raise ValueError(f"batches must name a batch for each of the {cells} cells, got {len(batches)}")
-    codes, _ = pd.factorize(np.asarray(batches, dtype=object), sort=True)
-    if (codes < 0).any():
-        raise ValueError(f"batches must name a batch for every cell, cell {int(np.argmax(codes < 0))} has none")
-    return codes.astype(np.int64)
 
 
 # ---------------------------------------------------------------------- scVI's surroundings
 
 
 @contextmanager
-def _quiet(progress: bool) -> Iterator[None]:
-    """Without warnings that users cannot mend; with scVI's and Lightning's lines only on demand."""
+def _quiet() -> Iterator[None]:
+    """Without warnings that users cannot mend, and without scVI's and Lightning's lines."""
     loggers = [logging.getLogger(name) for name in ("scvi", "lightning.pytorch", "lightning.fabric")]
     levels = [logger.level for logger in loggers]
     try:
         with warnings.catch_warnings():
             for message in QUIET:
                 warnings.filterwarnings("ignore", message)
-            if not progress:
-                for logger in loggers:
-                    logger.setLevel(logging.ERROR)
+            for logger in loggers:
+                logger.setLevel(logging.ERROR)
             yield
     finally:
         for logger, level in zip(loggers, levels, strict=True):

@@ -23,6 +23,7 @@ from jaxtyping import Float, Float32, Float64, Int
 from sklearn.decomposition import PCA
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
+from sklearn.neighbors import NearestNeighbors
 from torch import Tensor, nn
 
 from omniset.runs.devices import one_blas_thread
@@ -34,7 +35,6 @@ NEAR = 5  # the distance to a type is that to its fifth cell
 WIDTHS = (0.25, 0.5, 1.0, 2.0)  # of the neighbours' weights, in median distances of a cell to its nearest
 NEVER = -1e4  # the logit of a type that was not learned from
 TOGETHER = 2048  # cells at a time
-ENTRIES = 1 << 23  # distances in memory at a time
 
 Values = Float32[np.ndarray, "cells genes"]
 Vectors = Float[np.ndarray, "cells latent"]
@@ -134,12 +134,11 @@ class Classifiers(nn.Module):
         learned.scores.copy_(torch.from_numpy(scores))
         learned.labels.copy_(torch.from_numpy(y))
         places = learned.places.numpy()
-        learned.width.fill_(max(float(np.median(nearest(places, places, 1, same=True)[0])), 1e-3))
+        learned.width.fill_(max(float(np.median(distances(places, 1))), 1e-3))
         for code in np.unique(y):
             of_type = scores[y == code]
             if len(of_type) > 1:
-                distance = nearest(of_type, of_type, NEAR, same=True)[0][:, -1]
-                learned.typical[code] = max(float(np.median(distance)), 1e-6)
+                learned.typical[code] = max(float(np.median(distances(of_type, NEAR)[:, -1])), 1e-6)
         return learned
 
     def scores_of(self, values: Values) -> Float32[np.ndarray, "cells components"]:
@@ -205,7 +204,7 @@ class Classifiers(nn.Module):
         scores, labels, reference = self.scores_of(values), self.labels.numpy(), self.scores.numpy()
         for code in np.unique(calls):
             called = calls == code
-            distance = nearest(scores[called], reference[labels == code], NEAR)[0][:, -1]
+            distance = distances(reference[labels == code], NEAR, scores[called])[:, -1]
             strange[called, 1] = np.log(np.maximum(distance, 1e-6) / float(self.typical[code]))
         return strange
 
@@ -237,30 +236,13 @@ def evenly(y: Codes, most: int, seed: int) -> Int[np.ndarray, " chosen"]:
     return np.flatnonzero(rank < quota)
 
 
-def nearest(
-    queries: Float[np.ndarray, "queries dim"],
-    reference: Float[np.ndarray, "reference dim"],
-    k: int,
-    *,
-    same: bool = False,
-) -> tuple[Float[np.ndarray, "queries k"], Int[np.ndarray, "queries k"]]:
-    """Euclidean distances of the k nearest of the reference, exact, and their positions; blocks of queries at a time.
+def distances(
+    reference: Float[np.ndarray, "reference dim"], k: int, queries: Float[np.ndarray, "queries dim"] | None = None
+) -> Float[np.ndarray, "queries k"]:
+    """Euclidean distances to the k nearest of the reference, ascending, or to all where there are fewer.
 
     Args:
-        same: Both are the same cells, of which none is its own neighbour.
+        queries: None: the reference itself, of which none is its own neighbour.
     """
-    k = min(k, len(reference) - same)
-    cells = torch.from_numpy(np.ascontiguousarray(reference, dtype=np.float32))
-    # Of |q - r|^2 all but |q|^2, which is the same for all r: a product of matrices, in 64 bits nothing is lost by it.
-    key, square = cells.double().T, cells.double().square().sum(1)
-    step = max(1, ENTRIES // max(len(reference), 1))
-    distances, positions = np.empty((len(queries), k), np.float32), np.empty((len(queries), k), np.int64)
-    for start in range(0, len(queries), step):
-        some = torch.from_numpy(np.ascontiguousarray(queries[start : start + step], dtype=np.float32))
-        apart: Tensor = torch.addmm(square, some.double(), key, alpha=-2)
-        if same:
-            apart[torch.arange(len(some)), torch.arange(start, start + len(some))] = torch.inf
-        which = apart.topk(k, dim=1, largest=False).indices
-        positions[start : start + step] = which
-        distances[start : start + step] = (some[:, None] - cells[which]).norm(dim=2)
-    return distances, positions
+    k = min(k, len(reference) - (queries is None))
+    return NearestNeighbors(n_neighbors=k).fit(reference).kneighbors(queries)[0]

@@ -50,12 +50,12 @@ class Scan:
     Attributes:
         library: Sum of counts of each cell.
         genes: Number of genes with a count in each cell.
-        cells: Number of cells in which each gene of `Cells.genes` has a count.
+        seen: Whether each gene of `Cells.genes` has a count in any cell.
     """
 
     library: Float64[np.ndarray, " cells"]
     genes: Int64[np.ndarray, " cells"]
-    cells: Int64[np.ndarray, " genes"]
+    seen: Bool[np.ndarray, " genes"]
 
 
 @dataclass
@@ -66,7 +66,7 @@ class _Store:
         starts: Number of the first cell of each source, and of all cells.
         spelled: For each source its genes' names.
         cache: Counts in memory, once scanned, where they fit.
-        seen: For each source, the cells in which each of its genes has a count, once scanned.
+        seen: For each source, whether each of its genes has a count in any cell, once scanned.
     """
 
     sources: list[Source]
@@ -103,7 +103,6 @@ class Cells:
         self.measured: Bool[np.ndarray, "sources genes"] = np.zeros((len(matches), len(genes)), dtype=bool)
         for row, matching in zip(self.measured, matches, strict=True):
             row[matching.positions[matching.positions >= 0]] = True
-        self._cells: np.ndarray | None = None
         self._selections = [_selection(matching, len(genes)) for matching in matches]
 
     @property
@@ -209,46 +208,27 @@ class Cells:
                 parts.append(self._on_columns(number, counts[block - start]))
         return sp.csr_array(sp.vstack(parts, format="csr"))[place]
 
-    def blocks(self, size: int = BLOCK) -> Iterator[tuple[int, sp.csr_array]]:
-        """All cells in order: number of the first one, and counts of up to `size` of them."""
-        if size < 1:
-            raise ValueError(f"size must be at least 1, got {size}")
-        for start, stop in spans(len(self), size):
-            yield start, self.take(np.arange(start, stop))
-
     def library(self, rows: Int[np.ndarray, " rows"] | None = None) -> Float64[np.ndarray, " rows"]:
         """Sum of counts of these cells (default: all) over all genes of their source, in the columns or not."""
         library = self._scanned().library
         return library if rows is None else library[rows]
 
     def scan(self, progress: bool = True) -> Scan:
-        """One pass over all values: library sizes, genes per cell, cells per gene. Made once, by whichever view.
+        """One pass over all values: library sizes, genes per cell, genes that are seen. Made once, by whichever view.
 
         Raises:
             ValueError: A value is missing, infinite, negative or too large for a logarithm: which one, and what to do.
         """
         scan = self._scanned(progress)
-        if self._cells is None:
-            self._cells = np.stack([self._cells_of(number) for number in range(len(self.sources))]).sum(axis=0)
-        return replace(scan, cells=self._cells)
+        seen = np.zeros(len(self.genes), dtype=bool)
+        for matching, of_source in zip(self.match, self._store.seen, strict=True):
+            seen[matching.positions[of_source & (matching.positions >= 0)]] = True
+        return replace(scan, seen=seen)
 
     def _scanned(self, progress: bool = False) -> Scan:
         if self._store.scan is None:
             self._store.scan = _scan(self._store, progress)
         return self._store.scan
-
-    def _cells_of(self, number: int) -> np.ndarray:
-        """In how many cells of a source each gene has a count."""
-        matching, seen = self.match[number], self._store.seen[number]
-        if not matching.duplicates:
-            known = matching.positions >= 0
-            cells = np.bincount(matching.positions[known], weights=seen[known], minlength=len(self.genes))
-            return cells.astype(np.int64)
-        cells = np.zeros(len(self.genes), dtype=np.int64)  # genes that are one column may share cells: look
-        for start, stop in spans(self.sources[number].shape[0]):
-            block = self.take(np.arange(start, stop) + self._store.starts[number])
-            cells += np.bincount(block.indices, minlength=len(self.genes))
-        return cells
 
     def close(self) -> None:
         """Close the files that we opened."""
@@ -448,22 +428,22 @@ def _scan(store: _Store, progress: bool) -> Scan:
     with Progress("reading cells", total, progress) as bar:
         done = 0.0
         for number, source in enumerate(store.sources):
-            cells_of_gene = np.zeros(source.shape[1], dtype=np.int64)
-            blocks, broken = [], 0
+            seen_here = np.zeros(source.shape[1], dtype=bool)
+            blocks, broken, values = [], 0, 0
             for start, stop in spans(source.shape[0]):
                 counts, fractions = read_counts(source, store.readings[number], start, stop)
-                broken += fractions
+                broken, values = broken + fractions, values + counts.nnz
                 libraries.append(counts.sum(axis=1, dtype=np.float64))
                 genes.append(np.diff(counts.indptr).astype(np.int64))
-                cells_of_gene += np.bincount(counts.indices, minlength=source.shape[1])
+                seen_here[counts.indices] = True
                 if store.cached:
                     blocks.append(counts)
                 done += source.nbytes * (stop - start) / source.shape[0]
                 bar.at(math.floor(done), int(store.starts[number]) + stop, "cells")
-            seen.append(cells_of_gene)
+            seen.append(seen_here)
             if store.cached:
                 cache.append(sp.csr_array(sp.vstack(blocks, format="csr")))
-            if note := not_whole(source, store.readings[number], broken, int(cells_of_gene.sum())):
+            if note := not_whole(source, store.readings[number], broken, values):
                 store.notes.append(note)
                 warnings.warn(note, stacklevel=2)
     library = np.concatenate(libraries)
@@ -471,7 +451,7 @@ def _scan(store: _Store, progress: bool) -> Scan:
         if empty := int((of_source == 0).sum()):
             store.notes.append(f"{source.name}: {empty:,} {'cell has' if empty == 1 else 'cells have'} no counts")
     store.seen, store.cache = seen, cache
-    return Scan(library, np.concatenate(genes), np.zeros(0, dtype=np.int64))
+    return Scan(library, np.concatenate(genes), np.zeros(0, dtype=bool))
 
 
 # ---------------------------------------------------------------------- batches and types
@@ -483,6 +463,14 @@ def column(cells: Cells, name: Any, what: str) -> pd.Series:
         columns = ", ".join(map(str, cells.obs.columns)) or "none"
         raise ValueError(f"{what} must be a column of obs, there is no {name!r}; there are: {columns}")
     return cells.obs[name]
+
+
+def texts(cells: Cells, name: Any, what: str) -> Shaped[np.ndarray, " cells"]:
+    """A column of obs as text, None where it is missing. Raises: as `column`."""
+    values = column(cells, name, what)
+    text = np.array(values.astype(str), dtype=object)
+    text[unlabelled(values)] = None
+    return text
 
 
 def numbered_anew(codes: Int[np.ndarray, " cells"], rows: Int[np.ndarray, " rows"]) -> Int[np.ndarray, " cells"]:
@@ -560,10 +548,8 @@ def labels_of(cells: Cells, label: str) -> Shaped[np.ndarray, " cells"]:
     Raises:
         ValueError: No such column.
     """
-    values = column(cells, label, "label")
-    labels = np.array(values.astype(str), dtype=object)
-    labels[unlabelled(values)] = None
-    _warn_of_odd(values, label)
+    labels = texts(cells, label, "label")
+    _warn_of_odd(cells.obs[label], label)
     if (labels == UNKNOWN).any():
         warnings.warn(f"cells whose {label} is {UNKNOWN!r} are taken for unlabelled", stacklevel=3)
         labels[labels == UNKNOWN] = None

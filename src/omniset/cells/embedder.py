@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,10 +19,17 @@ import omniset
 from omniset import explain
 from omniset.cells import seed
 from omniset.cells.data import Cells, batch_codes, known_genes, labels_of, opened
-from omniset.cells.model import SCALE, CellModel
+from omniset.cells.model import DROPOUT, SCALE, CellEncoder, CellModel
 from omniset.cells.options import EmbedderOptions
 from omniset.cells.seed import SeedModel
-from omniset.cells.training import CellBatches, CellModule, batches_mixed, lesson, loss_settled, start_from_axes
+from omniset.cells.training import (
+    BlockSampler,
+    CellBatches,
+    CellModule,
+    batches_mixed,
+    loss_settled,
+    start_from_axes,
+)
 from omniset.cells.variable_genes import most_variable, survey
 from omniset.core.sets import SetBatch
 from omniset.fitted import Estimator
@@ -34,16 +41,15 @@ from omniset.runs.progress import Progress
 from omniset.tables.gene_vectors import GeneVectors, read_gene_vectors
 from omniset.tables.genes import match
 from omniset.training import artefacts, schema
+from omniset.training.data import Lesson
 from omniset.training.fit import TrainingModule
 from omniset.training.fit import fit as train
 
 KEY = "X_omniset"
-# That a model learned on from must have in common.
-SIZES = ("architecture", "embedding_dim", "dim", "num_heads", "depth", "encoder_options")
 STEPS = 800  # of training, about, unless `epochs` is given
+WEIGHT_DECAY = 1e-4  # of AdamW
 LEAST = 8  # cells to learn from
 TOGETHER = 512  # cells embedded at a time
-SENTENCES = 16  # of "seed", with a gene left out, read at a time
 FILLED = "they are filled in by what goes with them in the cells that were learned from"
 NOT_SEEN = "they count as not seen"
 Network = CellModel | SeedModel
@@ -106,13 +112,13 @@ class CellEmbedder(EmbedderOptions, Estimator):
             y: Ignored; labels are used by `label` alone.
             batch_key: Column of obs with the batch; "file": each source is a batch; "none": nothing is to be mixed, all
                 cells are of one batch. None: each source, unless obs has a column `batch`, which is asked about.
-            label: Column of obs with the types of some or all cells: their vectors are taught to tell these apart too,
-                by `label_weight`. Cells without one teach as ever. None: no labels are used. "multiset" only.
+            label: Column of obs with the types of some or all cells: their vectors are taught to tell these apart too.
+                Cells without one teach as ever. None: no labels are used. "multiset" only.
             layer, input, gene_column: As in `read_cells`.
             gene_vectors: A table of vectors of genes, such as ESM2's or gene2vec's, or its path. "seed" only.
             aliases: Other names of genes, for the vectors or for start_from.
-            start_from: A fitted model of the same sizes, or its folder, to learn on from: with its genes, its gene
-                vectors and its weights. Its vectors and the new ones cannot be compared.
+            start_from: A fitted model of the same sizes, or its folder, to learn on from: with its genes and its
+                weights. Its vectors and the new ones cannot be compared. "multiset" only.
             folder: Keep checkpoints here.
             resume: Go on with an interrupted run in this folder.
 
@@ -152,54 +158,61 @@ class CellEmbedder(EmbedderOptions, Estimator):
     ) -> CellEmbedder:
         """`fit` on some of the cells, of these batches (-1: not among the rows) and labels (None: not known).
 
-        Others are not looked at.
+        Others are not looked at. The rows are in ascending order.
         """
         if gene_vectors is not None and self.architecture != "seed":
             raise ValueError("gene_vectors are for architecture='seed'")
+        if start_from is not None and self.architecture == "seed":
+            raise ValueError("start_from is for architecture='multiset'")
         if len(rows) < LEAST:
             raise ValueError(f"there are {len(rows)} cells to learn from, at least {LEAST} are needed")
         start = time.monotonic()
-        base = None if start_from is None else self._base(start_from, gene_vectors)
+        base = None if start_from is None else self._base(start_from)
         scan = cells.scan(self.progress)
         if base is not None:
             cells = cells.on(base.genes_, aliases)
         self.vocabulary_, note = _vocabulary(cells, codes, rows, self, base)
         self.genes_ = self.vocabulary_["gene"].tolist()
         self.notes_ = [*cells.notes, note]
-        _warn_of_empty(cells, rows, scan.library)
-        known = None if base is None else base.network_
-        if known is not None:
-            vectors = given_vectors(known)
-        else:
-            vectors, notes = vectors_of_genes(gene_vectors, self.genes_, aliases)
-            self.notes_ += notes
+        empty = np.zeros(len(cells), dtype=bool)
+        empty[rows] = scan.library[rows] == 0
+        warn_of_empty(cells, empty, "they teach nothing")
+        vectors, notes = vectors_of_genes(gene_vectors, self.genes_, aliases)
+        self.notes_ += notes
         on_genes = self.on(cells)
         if not hasattr(self, "batches_"):
             self.batches_ = [str(i) for i in range(int(codes.max()) + 1)]
-        rng = np.random.default_rng(self.seed)
         self.types_, types, notes = _types(self, labels, rows)
         self.notes_ += notes
-        validation = np.sort(rng.permutation(rows)[: round(self.validation_fraction * len(rows))])
-        training = np.setdiff1d(rows, validation)
-        network, before = self._untrained(vectors, base, on_genes, training)
+        with torch.random.fork_rng():
+            torch.manual_seed(self.seed)
+            network = build(self, len(self.genes_), len(self.batches_), vectors, len(self.types_))
+        before = None  # some of the rows, and their principal components
+        if base is not None and isinstance(network, CellModel):
+            assert isinstance(base.network_, CellModel)
+            number = {name: i for i, name in enumerate(base.batches_)}
+            network.start_from(base.network_, [number.get(name) for name in self.batches_])
+        elif isinstance(network, CellModel):
+            before = start_from_axes(network.encoder, on_genes, rows, self.seed)
         learned_from = [scan.library[rows], codes[rows], *([] if types is None else [types])]
         fingerprint = self.fingerprint() | {"data": _checksum(learned_from, vectors, base)}
-        module, batches = self._lessons(network, on_genes, codes, types, fingerprint)
-        # Whole batches for ours: a few cells tell little of a batch's place.
-        whole = isinstance(network, CellModel)
-        data = lesson(batches, training, validation, batch_size=self.batch_size, whole=whole)
-        epochs = self.epochs or max(1, -(-STEPS * self.batch_size // len(training)))
+        module, batches = self._lesson(network, on_genes, codes, types, fingerprint)
+        whole = isinstance(network, CellModel)  # batches: a few cells tell little of a batch's place
+        data = Lesson(batches, rows, [], batch_size=self.batch_size, seed=self.seed, sampler=BlockSampler, whole=whole)
+        epochs = self.epochs or max(1, -(-STEPS * self.batch_size // len(rows)))
         computing: dict[str, Any] = {"device": self.device, "progress": self.progress, "log": None}
         # Of a step: genes of each cell, by their tokens where they see each other.
         with devices.threads_for(self.batch_size * len(self.genes_) * (1 if whole else self.dim)):
-            train(module, data, epochs=epochs, patience=self.patience, folder=folder, resume=resume, **computing)
+            train(module, data, epochs=epochs, patience=None, folder=folder, resume=resume, **computing)
         self.network_, self.history_ = network, module.history
         self.seconds_ = round(time.monotonic() - start, 1)
-        self.sizes_ = {"cells": len(rows), "training": len(training), "validation": len(validation)}
-        self.sizes_["genes"] = len(self.genes_)
+        self.sizes_ = {"cells": len(rows), "genes": len(self.genes_)}
         z = self.embed_cells(cells, rows)
         self.mean_ = z.mean(0)
-        self.notes_ += self._ending(z, codes, rows, before)
+        self.notes_.append(loss_settled(self.history_))
+        if before is not None and len(self.batches_) > 1:
+            some, components = before
+            self.notes_.append(batches_mixed(components, z[np.searchsorted(rows, some)], codes[some]))
         return self
 
     def fit_transform(self, source: Any, y: Any = None, **options: Any) -> Float[np.ndarray, "cells embedding_dim"]:
@@ -348,31 +361,6 @@ class CellEmbedder(EmbedderOptions, Estimator):
         network.to("cpu")
         return np.concatenate(parts)
 
-    def likely_batches(self, source: Any, **options: Any) -> pd.DataFrame:
-        """Which of the batches learned from each cell is like: probabilities, a row per cell and a column per batch.
-
-        Of architecture "seed" with a dataset token, whose head says it. Options as for transform.
-
-        Raises:
-            ValueError: Another architecture, or a model of one batch.
-        """
-        self.require_fitted()
-        aliases, network = options.pop("aliases", None), self.network_
-        if not isinstance(network, SeedModel) or not network.datasets:
-            raise ValueError("likely_batches is for architecture='seed' with a dataset token, of several batches")
-        device, parts = devices.find(self.device), []
-        network.to(device).eval()
-        with opened(source, **options) as cells, torch.no_grad():
-            known = self.on(cells, aliases)
-            for start in range(0, len(known), TOGETHER):
-                rows = np.arange(start, min(start + TOGETHER, len(known)))
-                read = seed.read_alone(network, known, rows, known.take(rows), self.encoder_options, device)
-                output = network.encode(*read)[1]
-                assert output is not None
-                parts.append(network.dataset_logits(output).softmax(1).cpu().numpy())
-            network.to("cpu")
-            return pd.DataFrame(np.concatenate(parts), known.names, self.batches_)
-
     def explain(
         self,
         source: Any,
@@ -387,8 +375,7 @@ class CellEmbedder(EmbedderOptions, Estimator):
 
         Returns a row per cell and gene, largest change first: `cell`, `gene`, `count`; `change`, how far along its
         own direction (from the mean of the training cells) the vector would go back without the gene; `attribution`,
-        self-attention attribution (0 to 1), NaN where the encoder does not attend. Of "seed", genes of the cell's
-        sentence.
+        self-attention attribution (0 to 1). Genes that are filled in have no row.
 
         Args:
             cells: Their names, or one name.
@@ -397,13 +384,18 @@ class CellEmbedder(EmbedderOptions, Estimator):
             aliases: Other names of genes.
 
         Raises:
-            ValueError: A cell that is not there or without counts of known genes, or top or steps below 1.
+            ValueError: A cell that is not there or without counts of known genes, top or steps below 1, or a model of
+                architecture "seed".
         """
         self.require_fitted()
+        if not isinstance(self.network_, CellModel):
+            raise ValueError("explain is for architecture='multiset'")
         for name, value in (("top", top), ("steps", steps)):
             if value < 1:
                 raise ValueError(f"{name} must be >= 1, got {value}")
         cells = [cells] if isinstance(cells, str) else cells
+        if not cells:
+            raise ValueError("cells must name at least one cell")
         with opened(source, **options) as given:
             known = self.on(given, aliases)
             names = pd.Index(known.names)
@@ -413,70 +405,42 @@ class CellEmbedder(EmbedderOptions, Estimator):
             frames = []
             for name in cells:
                 row = np.flatnonzero(names == name)[:1]
-                counts = known.take(row)
-                if not counts.nnz:
+                if not known.take(row).nnz:
                     raise ValueError(f"cell {name!r} has no counts of genes that the model knows")
-                of_cell = self._seed_changes if isinstance(self.network_, SeedModel) else self._changes
-                frame = of_cell(known, row, counts, steps)
+                frame = self._changes(self.network_.encoder.eval(), known, row, steps)
                 frame = frame.sort_values("change", key=np.abs, ascending=False, ignore_index=True).head(top)
                 frame.insert(0, "cell", name)
                 frames.append(frame)
             return pd.concat(frames, ignore_index=True)
 
-    def _changes(self, cells: Cells, row: Int[np.ndarray, "1"], counts: Any, steps: int) -> pd.DataFrame:
-        """Of each gene of a cell; genes that are filled in have none."""
-        assert isinstance(self.network_, CellModel)
-        encoder = self.network_.encoder.eval()
-        cell, measured = torch.from_numpy(counts.toarray()), measured_in(cells, row)
+    def _changes(self, encoder: CellEncoder, cells: Cells, row: Int[np.ndarray, "1"], steps: int) -> pd.DataFrame:
+        """Of each gene of a cell, without its count."""
+        cell, measured = torch.from_numpy(cells.take(row).toarray()), measured_in(cells, row)
         library = torch.from_numpy(cells.library(row).astype(np.float32))
         which = cell[0].nonzero()[:, 0]
         with torch.no_grad():
             table = encoder.table()
-            z = encoder(cell, library, table, measured)
-
-            def without(some: Tensor) -> Tensor:
+            along = _Along(encoder, encoder(cell, library, table, measured), self.mean_)
+            changes = []
+            for some in which.split(TOGETHER):
                 fewer = cell.repeat(len(some), 1)
                 fewer[torch.arange(len(some)), some] = 0
                 there = None if measured is None else measured.expand(len(some), -1)
-                return encoder(fewer, library.expand(len(some)), table, there)
-
-            along = _Along(encoder, lambda tokens: encoder.head_of(encoder.encoder(tokens).summary), z, self.mean_)
-            change = along.change([without(some) for some in which.split(TOGETHER)])
+                z = encoder(fewer, library.expand(len(some)), table, there)
+                changes.append((along.z - z) @ along.direction)
             values = encoder.values(cell, library, measured)
             place = (values[0] > 0).cumsum(0)[which] - 1  # of these genes, among those that are filled in
             tokens = encoder.sets(values)
         score = explain.attribute(along.eval(), tokens, 0, steps)[0][place]
-        return self._explanation(which, cell, change, score)
+        numbers = {"count": cell[0, which].numpy(), "change": torch.cat(changes).numpy(), "attribution": score.numpy()}
+        return pd.DataFrame({"gene": [self.genes_[i] for i in which.tolist()], **numbers})
 
-    def _seed_changes(self, cells: Cells, row: Int[np.ndarray, "1"], counts: Any, steps: int) -> pd.DataFrame:
-        """Of the expressed genes in a cell's sentence: without a gene's token."""
-        network = self.network_.eval()
-        assert isinstance(network, SeedModel)
-        cell = torch.from_numpy(counts.toarray())
-        genes, read, multiplicity = seed.read_alone(network, cells, row, counts, self.encoder_options)
-        which = cell[0, genes[0]].nonzero()[:, 0]  # places in the sentence
-        with torch.no_grad():
-
-            def without(some: Tensor) -> Tensor:
-                fewer = multiplicity.repeat(len(some), 1)
-                fewer[torch.arange(len(some)), some] = 0
-                counts_read = None if read is None else read.expand(len(some), -1)
-                return network.embed(genes.expand(len(some), -1), counts_read, fewer)
-
-            def vector(tokens: SetBatch) -> Tensor:
-                return nn.functional.normalize(network.decoder(network.transform(tokens)[:, 0]), dim=-1)
-
-            along = _Along(network, vector, network.embed(genes, read, multiplicity), self.mean_)
-            change = along.change([without(some) for some in which.split(SENTENCES)])
-            tokens = network.tokens(genes, read, multiplicity)
-        of_tokens = explain.attribute(along.eval(), tokens, 0, steps)[0]
-        score = of_tokens[1 : 1 + genes.shape[1]][which]  # CLS comes first, the dataset token last
-        return self._explanation(genes[0, which], cell, change, score / score.max().clamp(min=1e-12))
-
-    def _explanation(self, genes: Tensor, counts: Tensor, change: Tensor, score: Tensor) -> pd.DataFrame:
-        names = [self.genes_[i] for i in genes.tolist()]
-        numbers = {"count": counts[0, genes].numpy(), "change": change.numpy(), "attribution": score.numpy()}
-        return pd.DataFrame({"gene": names, **numbers})
+    def given_vectors(self) -> GeneVectors | None:
+        """Vectors of its genes that the model was given; None: it is not fitted, has none, or learns its own."""
+        vectors = getattr(getattr(self, "network_", None), "vectors", None)
+        if vectors is None or isinstance(vectors, nn.Parameter):
+            return None
+        return GeneVectors(self.genes_, vectors.cpu().numpy())
 
     def columns_of(self, genes: Sequence[str] | None) -> list[int]:
         """Places of genes in the vocabulary, by their names. None: all.
@@ -520,12 +484,12 @@ class CellEmbedder(EmbedderOptions, Estimator):
         return f"{checksum:08x}"
 
     def _state(self) -> dict[str, Any]:
-        given = given_vectors(self.network_)
+        given = self.given_vectors()
         return {
             "genes": len(self.genes_),
             "batches": self.batches_,
             "types": self.types_,
-            "vectors": None if given is None else given.shape[1],
+            "vectors": None if given is None else given.dim,
             "sizes": self.sizes_,
             "mean": self.mean_.tolist(),
             "notes": self.notes_,
@@ -558,33 +522,17 @@ class CellEmbedder(EmbedderOptions, Estimator):
         with blaming(self.encoder_options), torch.random.fork_rng():
             build(self, 1, 1, None)
 
-    def _base(self, given: CellEmbedder | str | Path, gene_vectors: Any) -> CellEmbedder:
+    def _base(self, given: CellEmbedder | str | Path) -> CellEmbedder:
         """What is learned on from. Its sizes must be ours."""
         base = given if isinstance(given, CellEmbedder) else CellEmbedder.load(given)
         base.require_fitted()
-        if gene_vectors is not None:
-            raise ValueError("start_from comes with the gene vectors it had, if any: leave gene_vectors out")
-        options, others = self.get_params(), base.get_params()
-        for name in SIZES:
-            if options[name] != others[name]:
-                raise ValueError(f"{name} must be as in start_from, {others[name]!r}; got {options[name]!r}")
+        for name in ("architecture", "embedding_dim", "dim"):
+            mine, others = getattr(self, name), getattr(base, name)
+            if mine != others:
+                raise ValueError(f"{name} must be as in start_from, {others!r}; got {mine!r}")
         return base
 
-    def _untrained(
-        self, vectors: Tensor | None, base: CellEmbedder | None, cells: Cells, rows: Int[np.ndarray, " rows"]
-    ) -> tuple[Network, tuple[np.ndarray, np.ndarray] | None]:
-        """With the weights of the base, or with tokens on the principal axes of these cells, some of which come too."""
-        with torch.random.fork_rng():
-            torch.manual_seed(self.seed)
-            network = build(self, len(self.genes_), len(self.batches_), vectors, len(self.types_))
-        if base is not None:
-            number = {name: i for i, name in enumerate(base.batches_)}
-            network.start_from(base.network_, [number.get(name) for name in self.batches_])  # type: ignore[arg-type]
-        elif isinstance(network, CellModel):
-            return network, start_from_axes(network.encoder, cells, rows, self.seed)
-        return network, None
-
-    def _lessons(
+    def _lesson(
         self,
         network: Network,
         cells: Cells,
@@ -593,61 +541,35 @@ class CellEmbedder(EmbedderOptions, Estimator):
         fingerprint: dict[str, Any],
     ) -> tuple[TrainingModule, Any]:
         """What is trained, and the batches that it is trained on."""
-        steps = (self.learning_rate, self.weight_decay, self.seed, fingerprint)
         if isinstance(network, SeedModel):
             further = seed.options_of(self.encoder_options)
-            batches = seed.SeedBatches(cells, codes, further, self.seed)
-            return seed.SeedModule(network, *steps, shared=further["shared"]), batches
+            steps = (self.learning_rate, seed.WEIGHT_DECAY, self.seed, fingerprint)
+            module = seed.SeedModule(network, *steps, shared=further["shared"])
+            return module, seed.SeedBatches(cells, codes, further, self.seed)
         if network.types is not None and types is not None:
             number = len(network.types.weights)
             network.types.weigh(torch.from_numpy(np.bincount(types[types >= 0], minlength=number)))
-        module = CellModule(network, *steps, alignment=self.alignment, label_weight=self.label_weight)
-        return module, CellBatches(cells, codes, self.seed, types)
-
-    def _ending(
-        self,
-        z: Float[np.ndarray, "rows dim"],
-        codes: Int[np.ndarray, " cells"],
-        rows: Int[np.ndarray, " rows"],
-        before: tuple[np.ndarray, np.ndarray] | None,
-    ) -> list[str]:
-        """Sentences on how the fit ended.
-
-        Args:
-            z: Vectors of the rows.
-            before: Some of these, and their principal components.
-        """
-        notes = [loss_settled(self.history_)]
-        if before is not None and len(self.batches_) > 1:
-            some, components = before
-            order = np.argsort(rows)
-            after = z[order[np.searchsorted(rows, some, sorter=order)]]
-            notes.append(batches_mixed(components, after, codes[some]))
-        return notes
+        steps = (self.learning_rate, WEIGHT_DECAY, self.seed, fingerprint)
+        return CellModule(network, *steps, alignment=self.alignment), CellBatches(cells, codes, self.seed, types)
 
 
 class _Along(nn.Module):
     """How far a cell's vector lies along its own direction from the mean, as a function of its tokens.
 
     Args:
-        network: That `vector` runs, so that its attention is found.
-        vector: Tokens to the vector.
-        z: The cell's.
+        z: The cell's vector.
         mean: Of the vectors of the training cells.
     """
 
-    def __init__(self, network: nn.Module, vector: Callable[[SetBatch], Tensor], z: Tensor, mean: np.ndarray) -> None:
+    def __init__(self, encoder: CellEncoder, z: Float[Tensor, "1 dim"], mean: np.ndarray) -> None:
         super().__init__()
-        self.network, self.vector, self.z, self.middle = network, vector, z, torch.from_numpy(mean)
+        self.encoder, self.z, self.middle = encoder, z, torch.from_numpy(mean)
         away = (z - self.middle)[0]
         self.direction = away / away.norm().clamp(min=1e-12)
 
     def forward(self, tokens: SetBatch) -> Float[Tensor, "cells 1"]:
-        return ((self.vector(tokens) - self.middle) @ self.direction)[:, None]
-
-    def change(self, without: list[Tensor]) -> Float[Tensor, " genes"]:
-        """How far back the vector would go to each of these."""
-        return torch.cat([(self.z - z) @ self.direction for z in without])
+        z = self.encoder.head_of(self.encoder.encoder(tokens).summary)
+        return ((z - self.middle) @ self.direction)[:, None]
 
 
 def build(options: EmbedderOptions, genes: int, batches: int, vectors: Tensor | int | None, types: int = 0) -> Network:
@@ -658,8 +580,7 @@ def build(options: EmbedderOptions, genes: int, batches: int, vectors: Tensor | 
         types: Of labelled cells; "multiset" only.
     """
     if options.architecture == "multiset":
-        sizes = {name: getattr(options, name) for name in ("dim", "num_heads", "dropout")}
-        return CellModel(genes, batches, latent=options.embedding_dim, types=types, **sizes)
+        return CellModel(genes, batches, latent=options.embedding_dim, dim=options.dim, types=types)
     further = seed.options_of(options.encoder_options)
     table = torch.zeros(genes, vectors) if isinstance(vectors, int) else vectors
     return SeedModel(
@@ -670,8 +591,9 @@ def build(options: EmbedderOptions, genes: int, batches: int, vectors: Tensor | 
         output_dim=options.embedding_dim,
         counts=further["read_counts"],
         datasets=batches if batches > 1 and further["dataset_token"] else 0,
-        depth_scalar=further["depth_scalar"],
-        **{name: getattr(options, name) for name in ("dim", "depth", "num_heads", "dropout")},
+        dropout=DROPOUT,
+        dim=options.dim,
+        **{name: further[name] for name in ("depth", "num_heads", "depth_scalar")},
     )
 
 
@@ -694,12 +616,6 @@ def vectors_of_genes(
     return torch.from_numpy(vectors), [f"gene vectors: {matched.sentence()}"]
 
 
-def given_vectors(network: Network) -> Tensor | None:
-    """Vectors of genes that a network was given, and keeps; None: it has none, or learns its own."""
-    vectors = network.vectors if isinstance(network, SeedModel) else None
-    return None if isinstance(vectors, nn.Parameter) else vectors
-
-
 def measured_in(
     cells: Cells, rows: Int[np.ndarray, " rows"], device: torch.device | str = "cpu"
 ) -> Bool[Tensor, "rows genes"] | None:
@@ -718,16 +634,6 @@ def warn_of_empty(cells: Cells, empty: Bool[np.ndarray, " cells"], what: str) ->
         )
 
 
-def _warn_of_empty(cells: Cells, rows: Int[np.ndarray, " rows"], library: Float[np.ndarray, " cells"]) -> None:
-    without = rows[library[rows] == 0]
-    if len(without):
-        warnings.warn(
-            f"cells without counts, such as {cells.names[without[0]]!r}, teach nothing: {len(without):,} of "
-            f"{len(rows):,}",
-            stacklevel=4,
-        )
-
-
 def _vocabulary(
     cells: Cells,
     codes: Int[np.ndarray, " cells"],
@@ -741,9 +647,9 @@ def _vocabulary(
         known = f"{int((seen > 0).sum()):,} of its {len(seen):,} genes are seen in these cells"
         note = f"learned on from the model {base.identity()}: {known}"
         return pd.DataFrame({"gene": list(base.genes_), "cells": seen}), note
-    often = np.flatnonzero(seen >= options.min_cells)
+    often = np.flatnonzero(seen)
     if not len(often):
-        raise ValueError(f"no gene is seen in min_cells={options.min_cells} of the {len(rows)} cells")
+        raise ValueError(f"no gene has a count in any of the {len(rows)} cells")
     chosen = often
     if options.max_genes is not None:
         chosen = often[most_variable([m.of_genes(often) for m in moments], options.max_genes)]

@@ -13,7 +13,7 @@ import sys
 import time
 import warnings
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -23,25 +23,23 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 from jaxtyping import Float, Int, Shaped
-from scipy.stats import rankdata
+from scipy.stats import spearmanr
 from sklearn.neighbors import NearestNeighbors
 
 from omniset.cells import baselines as compared
-from omniset.cells.data import Cells, batch_codes, column, numbered_anew, opened, unlabelled, with_counts
+from omniset.cells.data import Cells, batch_codes, numbered_anew, opened, texts, with_counts
 from omniset.cells.embedder import LEAST, CellEmbedder
 from omniset.cells.metrics import BATCH, BIO, integration, transfer
-from omniset.runs.files import plain, provenance
-from omniset.tables.gene_vectors import GeneVectors, read_gene_vectors
+from omniset.runs.files import plain
 from omniset.trials.comparison import OURS, Aim, Comparison, Score
 from omniset.trials.kept import Done, Kept
 
-BASELINES = ("pca", "harmony", "scvi")
+BASELINES = tuple(compared.BASELINES)
 ALL, NEW = "all cells", "new batches"
 MOST_BATCHES = 6  # left out per seed
 NEIGHBOURS = 15
 THINNED = (0.5, 0.25, 0.1)  # shares of the counts that are kept
 COMPONENTS = 5  # of an embedding, compared with library sizes
-ALONE = 16  # cells embedded one by one
 PASSES = 3
 WHOLE = ("total", "bio", "batch", *BIO, *BATCH)  # of embeddings of all cells
 TRANSFER = ("knn_f1", "linear_f1", "knn_accuracy", "linear_accuracy")
@@ -56,16 +54,14 @@ class Evaluation:
     """What was measured.
 
     Attributes:
-        transductive: A row per seed and method: `seed`, `method`, the scores of `omniset.cells.metrics.Integration`, in
+        transductive: A row per seed and method: `seed`, `method`, the scores of `omniset.cells.metrics.integration`, in
             which 1 is best, `fit_seconds` and `embed_seconds` (NaN where both are one step), counts already read.
         inductive: A row per seed, batch left out and method: `seed`, `batch`, `method`, and what
             `omniset.cells.metrics.transfer` gives.
-        checks: Of our model of the first seed. `determinism`: largest difference of vectors between two fits; `order`
-            and `alone`: between cells embedded all at once and in another order, or one by one; `cells_per_second`;
-            `training_seconds`; `peak_memory_mb`: of the process, until the first model was fitted and had embedded
-            all cells (None where the system does not tell); `thinning`: a dict per method and share of counts that
-            were kept, see `thinning_robustness`; `library`: see
-            `library_correlation`, by method.
+        checks: Of our model of the first seed. `determinism`: largest difference of vectors between two fits;
+            `cells_per_second`; `training_seconds`; `peak_memory_mb`: of the process, until the first model was fitted
+            and had embedded all cells (None where the system does not tell); `thinning`: a dict per method and share of
+            counts that were kept, see `thinning_robustness`; `library`: see `library_correlation`, by method.
         not_run: Baselines that were not run, and why.
         embeddings: By method, those of the first seed.
         labels: (cells,) the empty string where a cell has none.
@@ -143,18 +139,14 @@ def evaluate(
     *,
     batch_key: str | None,
     label_key: str,
+    model: CellEmbedder | None = None,
     methods: Sequence[str] | None = None,
     seeds: int = 3,
     inductive: bool = True,
     folder: str | Path | None = None,
     resume: bool = False,
     say: Callable[[str], None] = lambda line: None,
-    layer: str | None = None,
-    input: str = "auto",  # noqa: A002
-    gene_column: str | None = None,
-    gene_vectors: GeneVectors | str | Path | None = None,
-    aliases: Mapping[str, str] | None = None,
-    **arguments: Any,
+    **reading: Any,
 ) -> Evaluation:
     """Fit, embed and score every method for every seed.
 
@@ -165,9 +157,10 @@ def evaluate(
     that the seed draws. Its counts are not looked at in fitting: genes, scales and weights come from the others alone.
 
     Args:
-        source, layer, input, gene_column: As in `CellEmbedder.fit`.
-        batch_key: As in `CellEmbedder.fit`.
+        source, batch_key: As in `CellEmbedder.fit`.
         label_key: Column of obs with the cell type. Of cells without one see `omniset.cells.metrics.integration`.
+        model: Has the options of ours, of which `seed` is the first seed; and the gene vectors, where it is fitted and
+            was given some. None: the defaults.
         methods: Baselines, out of "pca", "harmony", "scvi"; None: all. On new batches ours is compared with PCA alone,
             which is always run.
         seeds: How many, from the first one on.
@@ -175,85 +168,107 @@ def evaluate(
         folder: Keep the rows of each seed and method here, and the embeddings of the first seed, for `resume`.
         resume: Take what the folder has, and do the rest.
         say: Is given a line of each step.
-        gene_vectors, aliases: As in `CellEmbedder.fit`, for our model.
-        arguments: Of CellEmbedder; `seed` is the first seed.
+        reading: `layer`, `input` and `gene_column`, as in `CellEmbedder.fit`.
 
     Raises:
         ValueError: An argument out of its bounds, no such column, no label at all, or a folder that has rows of other
             arguments or data.
     """
-    chosen = BASELINES if methods is None else methods
-    unknown = [name for name in chosen if name not in BASELINES]
-    if unknown:
-        raise ValueError(f"methods must be out of {', '.join(BASELINES)}; got {unknown[0]!r}")
-    if seeds < 1:
-        raise ValueError(f"seeds must be >= 1, got {seeds}")
-    first = arguments.pop("seed", 0)
-    CellEmbedder(**arguments, seed=first).check_arguments()
-    vectors = read_gene_vectors(gene_vectors) if isinstance(gene_vectors, (str, Path)) else gene_vectors
-    model = _Model(arguments, vectors, aliases)
-    with opened(source, layer=layer, input=input, gene_column=gene_column) as cells:
-        task = Task.of(cells, batch_key, label_key, first)
-        about = {"batch_key": batch_key, "label_key": label_key}
-        work = _Work(task, model, [OURS, *dict.fromkeys(chosen)], Kept(folder, resume, say), about, say)
+    chosen = [OURS, *asked_for(methods, BASELINES, seeds)]
+    with opened(source, **reading) as cells:
+        task = Task.of(cells, batch_key, label_key, model)
+        work, seed_0 = Work(task, Kept(folder, resume, say), say), task.model.seed
         leavable = task.leavable() if inductive else np.zeros(0, dtype=np.int64)
         if inductive and not len(leavable):
-            why = f"none shares at least 2 labels with the others, of which at least {LEAST} cells are needed"
-            why = why if task.codes.max() else "all cells are of one batch"
-            work.note(f"no batch was left out of a fit: {why}")
-        for seed in range(first, first + seeds):
-            work.all_cells(seed)
-            if len(leavable):
-                work.new_batches(seed)
-        return work.evaluation()
+            apart = f"none shares at least 2 labels with the others, of which at least {LEAST} cells are needed"
+            work.note(f"no batch was left out of a fit: {apart if task.codes.max() else 'all cells are of one batch'}")
+        found: list[pd.DataFrame] = []
+        left_out: list[pd.DataFrame] = []
+        embeddings: dict[str, np.ndarray] = {}
+        checks: dict[str, Any] = {}
+        for seed in range(seed_0, seed_0 + seeds):
+            first = seed == seed_0
+            for name in chosen:
+                unit, line = f"transductive_{seed}_{name}", f"seed {seed}: {name}"
+                fit = partial(_transductive, task, name, seed, first)
+                done = work.do(unit, name, seed, fit, line, ["embedding"] * first)
+                if done is None or done.rows is None:
+                    continue
+                found.append(done.rows)
+                if first:
+                    embeddings[name] = done.arrays["embedding"]
+                if first and name == OURS:
+                    check = partial(_checks, task, seed, embeddings[OURS])
+                    checked = work.do(f"checks_{seed}_{OURS}", OURS, seed, check, f"seed {seed}: checks")
+                    checks = {**(checked.facts if checked else {}), **done.facts}
+            for name in (OURS, "pca") if len(leavable) else ():
+                unit, line = f"inductive_{seed}_{name}", f"seed {seed}: {name}, one batch left out at a time"
+                done = work.do(unit, name, seed, partial(_inductive, task, name, seed), line)
+                if done is not None and done.rows is not None:
+                    left_out.append(done.rows)
+        if task.counted:
+            library = cells.library()
+            checks["library"] = {name: library_correlation(z, library) for name, z in embeddings.items()}
+        else:
+            work.notes.append("counts are not known: neither thinned, nor is anything compared with library sizes")
+        if (difference := checks["determinism"]) != 0:
+            warnings.warn(f"two fits of seed {seed_0} differ, by up to {difference:.2g} in a vector", stacklevel=2)
+        return Evaluation(
+            pd.concat(found, ignore_index=True),
+            pd.concat(left_out, ignore_index=True) if left_out else pd.DataFrame(),
+            checks,
+            work.not_run,
+            embeddings,
+            np.array(["" if label is None else label for label in task.labels], dtype=str),
+            task.batches,
+            [*cells.notes, *work.notes],
+        )
 
 
-# ---------------------------------------------------------------------- what is evaluated
+def asked_for(methods: Sequence[str] | None, known: Sequence[str], seeds: int) -> list[str]:
+    """The baselines to run, each once.
 
-
-@dataclass
-class _Model:
-    """One of ours: arguments of CellEmbedder, and what its fit is given beside cells."""
-
-    arguments: dict[str, Any]
-    vectors: GeneVectors | None
-    aliases: Mapping[str, str] | None
-
-    def about(self) -> dict[str, Any]:
-        """What tells it from others, as plain JSON."""
-        vectors = {} if self.vectors is None else {"gene_vectors": self.vectors.checksum()}
-        aliases = {} if self.aliases is None else {"aliases": dict(self.aliases)}
-        return {**CellEmbedder(**self.arguments).get_params(), **vectors, **aliases}
+    Raises:
+        ValueError: One that is not known, or no seed.
+    """
+    chosen = list(dict.fromkeys(known if methods is None else methods))
+    if unknown := [name for name in chosen if name not in known]:
+        raise ValueError(f"methods must be out of {', '.join(known)}; got {unknown[0]!r}")
+    if seeds < 1:
+        raise ValueError(f"seeds must be >= 1, got {seeds}")
+    return chosen
 
 
 @dataclass
 class Task:
-    """The cells, their batches and labels.
+    """The cells, their batches and labels, and the model whose options are ours.
 
     Attributes:
         codes: (cells,) number of the batch.
         batches: (cells,) its name.
         labels: (cells,) None where missing.
+        settings: What the rows of each method depend on, beside the seed and, of ours, the model.
     """
 
     cells: Cells
     codes: np.ndarray
     batches: np.ndarray
     labels: np.ndarray
-    first: int
+    model: CellEmbedder
+    settings: dict[str, Any]
 
     @classmethod
-    def of(cls, cells: Cells, batch_key: str | None, label_key: str, first: int) -> Task:
+    def of(cls, cells: Cells, batch_key: str | None, label_key: str, model: CellEmbedder | None = None) -> Task:
+        model = CellEmbedder() if model is None else model
+        model.check_arguments()
         codes, names = batch_codes(cells, batch_key, label_key)
-        given = column(cells, label_key, "label_key")
-        lacking = unlabelled(given)
-        if lacking.all():
+        labels = texts(cells, label_key, "label_key")
+        if pd.isna(labels).all():
             raise ValueError(
                 f"label_key: all {len(cells):,} cells are without {label_key}, there is nothing to judge by"
             )
-        labels = np.array(given.astype(str), dtype=object)
-        labels[lacking] = None
-        return cls(cells, codes, np.array(names, dtype=str)[codes], labels, first)
+        settings = {"batch_key": batch_key, "label_key": label_key}
+        return cls(cells, codes, np.array(names, dtype=str)[codes], labels, model, settings)
 
     @cached_property
     def counts(self) -> sp.csr_array:
@@ -261,11 +276,7 @@ class Task:
 
     @cached_property
     def reference(self) -> np.ndarray:
-        return compared.embed("pca", self.counts, self.codes, seed=self.first)
-
-    @cached_property
-    def provenance(self) -> dict[str, Any]:
-        return provenance()
+        return compared.embed("pca", self.counts, self.codes, self.model.seed)
 
     @property
     def counted(self) -> bool:
@@ -275,9 +286,8 @@ class Task:
     def checksum(self) -> int:
         checksum = zlib.crc32("\n".join(self.cells.genes).encode(), zlib.crc32(self.codes.tobytes()))
         checksum = zlib.crc32(json.dumps(self.labels.tolist()).encode(), checksum)
-        for _, block in self.cells.blocks():
-            for part in (block.indptr.astype(np.int64), block.indices.astype(np.int64), block.data):
-                checksum = zlib.crc32(part.tobytes(), checksum)
+        for part in (self.counts.indptr.astype(np.int64), self.counts.indices.astype(np.int64), self.counts.data):
+            checksum = zlib.crc32(part.tobytes(), checksum)
         return checksum
 
     def leavable(self) -> Int[np.ndarray, " batches"]:
@@ -297,146 +307,103 @@ class Task:
             return codes
         return np.sort(np.random.default_rng(seed).choice(codes, MOST_BATCHES, replace=False))
 
+    def ours(self, seed: int) -> CellEmbedder:
+        """Not fitted yet."""
+        return CellEmbedder(**self.model.get_params() | {"seed": seed})
+
+    def fitted(self, seed: int, rows: Int[np.ndarray, " rows"]) -> CellEmbedder:
+        """Ours, fitted on these cells."""
+        vectors = self.model.given_vectors()
+        return self.ours(seed).fit_cells(self.cells, numbered_anew(self.codes, rows), rows, gene_vectors=vectors)
+
+    def components(self, seed: int, rows: Int[np.ndarray, " rows"]) -> compared.PrincipalComponents:
+        """PCA, fitted on these cells."""
+        return compared.PrincipalComponents(seed).fit(self.counts[rows], self.codes[rows])
+
 
 @dataclass
-class _Work:
-    """What is done, unit by unit.
+class Work:
+    """What is done, unit by unit, and what was not.
 
     Attributes:
-        methods: All to run; those that are not installed are found out.
-        about: What the rows depend on beside data, model and seed.
+        not_run: Methods that are not installed, and why.
+        notes: What was decided, a sentence each.
     """
 
     task: Task
-    model: _Model
-    methods: list[str]
     store: Kept
-    about: dict[str, Any]
     say: Callable[[str], None]
-    notes: list[str] = field(default_factory=list)
     not_run: dict[str, str] = field(default_factory=dict)
-    rows: list[pd.DataFrame] = field(default_factory=list)
-    left_out: list[pd.DataFrame] = field(default_factory=list)
-    embeddings: dict[str, np.ndarray] = field(default_factory=dict)
-    checks: dict[str, Any] = field(default_factory=dict)
-
-    def _model(self, name: str) -> _Model | None:
-        """None: a baseline."""
-        return self.model if name == OURS else None
+    notes: list[str] = field(default_factory=list)
 
     def note(self, text: str) -> None:
         self.notes.append(text)
         self.say(text)
 
-    def all_cells(self, seed: int) -> None:
-        """Every method, fitted on all cells; with the first seed also the checks."""
-        task, first = self.task, seed == self.task.first
-        for name in self.methods:
-            if name in self.not_run:
-                continue
-            work, needs = partial(_transductive, task, name, self._model(name), seed, first), ["embedding"] * first
-            try:
-                done = self._do("transductive", name, seed, work, f"seed {seed}: {name}", needs)
-            except ImportError as error:
-                if name == OURS:
-                    raise
-                self.not_run[name] = str(error)
-                self.note(f"{name} was not run: {error}")
-                continue
-            assert done.rows is not None
-            self.rows.append(done.rows)
-            if first:
-                self.embeddings[name] = done.arrays["embedding"]
-            if first and name == OURS:
-                work = partial(_checks, task, self.model, seed, self.embeddings[OURS])
-                checked = self._do("checks", OURS, seed, work, f"seed {seed}: checks")
-                times = {"training_seconds": float(done.rows["fit_seconds"].iloc[0])}
-                self.checks = {**checked.facts, **times, "peak_memory_mb": done.facts["peak_memory_mb"]}
+    def do(
+        self,
+        unit: str,
+        name: str,
+        seed: int,
+        work: Callable[[], Done],
+        line: str,
+        needs: Sequence[str] = (),
+        **more: Any,
+    ) -> Done | None:
+        """What a method gives for a seed. None: it is not installed, which is noted once.
 
-    def new_batches(self, seed: int) -> None:
-        """Our model and PCA, one batch left out at a time."""
-        for name in (OURS, "pca"):
-            work = partial(_inductive, self.task, name, self._model(name), seed)
-            line = f"seed {seed}: {name}, one batch left out at a time"
-            done = self._do("inductive", name, seed, work, line)
-            assert done.rows is not None
-            self.left_out.append(done.rows)
-
-    def evaluation(self) -> Evaluation:
-        """Of what was done. Warns where two fits of one seed differ."""
-        task = self.task
-        if task.counted:
-            library = task.cells.library()
-            self.checks["library"] = {name: library_correlation(z, library) for name, z in self.embeddings.items()}
-        else:
-            self.notes.append("counts are not known: neither thinned, nor is anything compared with library sizes")
-        if (difference := self.checks["determinism"]) != 0:
-            warnings.warn(
-                f"two fits of seed {task.first} differ, by up to {difference:.2g} in a vector",
-                UserWarning,
-                stacklevel=3,
-            )
-        return Evaluation(
-            pd.concat(self.rows, ignore_index=True),
-            pd.concat(self.left_out, ignore_index=True) if self.left_out else pd.DataFrame(),
-            self.checks,
-            self.not_run,
-            self.embeddings,
-            np.array(["" if label is None else label for label in task.labels], dtype=str),
-            task.batches,
-            [*task.cells.notes, *self.notes],
-        )
-
-    def _do(
-        self, part: str, name: str, seed: int, work: Callable[[], Done], line: str, needs: Sequence[str] = ()
-    ) -> Done:
-        model = self.model.about() if name == OURS else {}
-        settings = {**model, "seed": seed, **self.about, "data": self.task.checksum}
-        return self.store.do(f"{part}_{seed}_{name}", settings, work, line=line, needs=needs)
+        Args:
+            unit, work, line, needs: As in `omniset.trials.kept.Kept.do`.
+            more: Settings that are this unit's.
+        """
+        if name in self.not_run:
+            return None
+        settings, vectors = {"seed": seed, **self.task.settings, **more, "data": self.task.checksum}, None
+        if name == OURS:
+            vectors = self.task.model.given_vectors()
+            settings = {**self.task.model.get_params(), **settings}
+        if vectors is not None:
+            settings["gene_vectors"] = vectors.checksum()
+        try:
+            return self.store.do(unit, settings, work, line=line, needs=needs)
+        except ImportError as error:
+            if name == OURS:
+                raise
+            self.not_run[name] = str(error)
+            self.note(f"{name} was not run: {error}")
+            return None
 
 
-def _transductive(task: Task, name: str, mine: _Model | None, seed: int, with_embedding: bool) -> Done:
-    """What is kept of a method that was fitted on all cells. `mine` is None for a baseline."""
+def _transductive(task: Task, name: str, seed: int, with_embedding: bool) -> Done:
+    """What is kept of a method that was fitted on all cells."""
     task.cells.scan(False)
-    everything = np.arange(len(task.cells))
-    if mine is None:
-        counts = task.counts  # read before the clock runs
-        z, fitting = _timed(lambda: compared.embed(name, counts, task.codes, seed=seed))
-        embedding = math.nan
-    else:
-        model, fitting = _timed(lambda: _fitted(task, mine, seed, everything))
+    everything, embedding = np.arange(len(task.cells)), math.nan
+    if name == OURS:
+        model, fitting = _timed(lambda: task.fitted(seed, everything))
         z, embedding = _timed(lambda: model.embed_cells(task.cells, everything))
-    about = {"peak_memory_mb": peak_memory_mb(), "provenance": task.provenance}  # before the scores take any
-    scores = integration(z.astype(np.float64), task.labels, task.codes, task.reference, seed).numbers()
+    else:
+        counts = task.counts  # read before the clock runs
+        z, fitting = _timed(lambda: compared.embed(name, counts, task.codes, seed))
+    about = {"peak_memory_mb": peak_memory_mb(), "training_seconds": fitting}  # before the scores take any
+    scores = integration(z.astype(np.float64), task.labels, task.codes, task.reference, seed)
     row = {"seed": seed, "method": name, **scores, "fit_seconds": fitting, "embed_seconds": embedding}
     return Done(about, pd.DataFrame([row]), {"embedding": z} if with_embedding else {})
 
 
-def _inductive(task: Task, name: str, mine: _Model | None, seed: int) -> Done:
+def _inductive(task: Task, name: str, seed: int) -> Done:
     rows = []
     for code in task.left_out(seed):
         train, test = np.flatnonzero(task.codes != code), np.flatnonzero(task.codes == code)
-        if mine is None:
-            components = _pca(task, train, seed)
-            z, new = components.transform(task.counts[train]), components.transform(task.counts[test])
-        else:
-            model = _fitted(task, mine, seed, train)
+        if name == OURS:
+            model = task.fitted(seed, train)
             z, new = model.embed_cells(task.cells, train), model.embed_cells(task.cells, test)
+        else:
+            components = task.components(seed, train)
+            z, new = components.transform(task.counts[train]), components.transform(task.counts[test])
         scores = transfer(z, task.labels[train], new, task.labels[test], NEIGHBOURS)
         about = {"seed": seed, "batch": task.batches[test[0]], "method": name}
         rows.append(about | {metric: scores[metric] for metric in TRANSFER})
-    return Done({"provenance": task.provenance}, pd.DataFrame(rows))
-
-
-def _fitted(task: Task, mine: _Model, seed: int, rows: Int[np.ndarray, " rows"]) -> CellEmbedder:
-    """Fitted on these cells."""
-    given: dict[str, Any] = {"gene_vectors": mine.vectors, "aliases": mine.aliases}
-    codes = numbered_anew(task.codes, rows)
-    return CellEmbedder(**mine.arguments, seed=seed).fit_cells(task.cells, codes, rows, **given)
-
-
-def _pca(task: Task, rows: Int[np.ndarray, " rows"], seed: int) -> compared.PrincipalComponents:
-    return compared.PrincipalComponents(seed=seed).fit(task.counts[rows], task.codes[rows])
+    return Done(rows=pd.DataFrame(rows))
 
 
 def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
@@ -445,64 +412,34 @@ def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
     return result, time.perf_counter() - start
 
 
-def _checks(task: Task, mine: _Model, seed: int, z: np.ndarray) -> Done:
-    """See `Evaluation.checks`; z is what the first fit gave."""
-    everything = np.arange(len(task.cells))
-    again = _fitted(task, mine, seed, everything)
-    repeated, full = _repeated(again, task.cells, z, seed)
-    if not task.counted:
-        return Done({**repeated})
-    components = _pca(task, everything, seed)
-    return Done({**repeated, "thinning": _thinning(again, full, components, task.cells, task.counts, seed)})
-
-
 # ---------------------------------------------------------------------- what holds whatever the labels
 
 
-def _repeated(
-    again: CellEmbedder, cells: Cells, z: Float[np.ndarray, "cells dim"], seed: int
-) -> tuple[dict[str, float], Float[np.ndarray, "cells dim"]]:
-    """How far vectors differ between two fits of one seed, with the order of the cells, and from those of cells alone.
-
-    Args:
-        again: The second fit.
-        z: What the first one gave.
-
-    Returns:
-        `determinism`, `order`, `alone`: the largest differences; `cells_per_second`. And the vectors of the second fit.
-    """
-    rng = np.random.default_rng(seed)
-    order = rng.permutation(len(cells))
-    some = np.sort(rng.choice(len(cells), min(ALONE, len(cells)), replace=False))
-    alone = np.concatenate([again.embed_cells(cells, some[i : i + 1]) for i in range(len(some))])
-    seconds, full = [], z
-    for _ in range(PASSES):
-        start = time.perf_counter()
-        full = again.embed_cells(cells)
-        seconds.append(time.perf_counter() - start)
-    differences = {
-        "determinism": full - z,
-        "order": again.embed_cells(cells, order) - full[order],
-        "alone": alone - full[some],
-    }
-    largest = {name: float(np.abs(difference).max()) for name, difference in differences.items()}
-    return largest | {"cells_per_second": len(cells) / float(np.median(seconds))}, full
+def _checks(task: Task, seed: int, z: Float[np.ndarray, "cells dim"]) -> Done:
+    """What a second fit of the seed gives: see `Evaluation.checks`; z is what the first one gave."""
+    cells, everything = task.cells, np.arange(len(task.cells))
+    again = task.fitted(seed, everything)
+    passes = [_timed(lambda: again.embed_cells(cells)) for _ in range(PASSES)]
+    full, seconds = passes[-1][0], float(np.median([seconds for _, seconds in passes]))
+    facts: dict[str, Any] = {"determinism": float(np.abs(full - z).max()), "cells_per_second": len(cells) / seconds}
+    if task.counted:
+        facts["thinning"] = _thinning(task, again, full, task.components(seed, everything), seed)
+    return Done(facts)
 
 
 def _thinning(
+    task: Task,
     model: CellEmbedder,
     full: Float[np.ndarray, "cells dim"],
     components: compared.PrincipalComponents,
-    cells: Cells,
-    counts: sp.csr_array,
     seed: int,
 ) -> list[dict[str, Any]]:
     """`thinning_robustness` of our vectors and of principal components, a dict per method and share of counts kept."""
-    known, rows = components.transform(counts), []
+    known, rows = components.transform(task.counts), []
     for share in THINNED:
-        fewer = thinned(counts, share, seed)
-        ours = model.embed_cells(with_counts(cells, fewer))
-        for name, before, after in (("omniset", full, ours), ("pca", known, components.transform(fewer))):
+        fewer = thinned(task.counts, share, seed)
+        ours = model.embed_cells(with_counts(task.cells, fewer))
+        for name, before, after in ((OURS, full, ours), ("pca", known, components.transform(fewer))):
             cosine, near = thinning_robustness(before.astype(np.float64), after.astype(np.float64))
             rows.append({"method": name, "kept": share, "cosine": cosine, "found": near})
     return rows
@@ -540,13 +477,10 @@ def library_correlation(embedding: Float[np.ndarray, "cells dim"], library: Floa
     """
     z = embedding.astype(np.float64)
     u, sizes, _ = np.linalg.svd(z - z.mean(0), full_matrices=False)
-    large = sizes[:COMPONENTS] > 1e-9 * np.linalg.norm(z)  # the others are rounding
-    ranks = np.column_stack([rankdata(library), *(rankdata(c) for c in u[:, :COMPONENTS].T[large])])
-    ranks -= ranks.mean(0)
-    lengths = np.linalg.norm(ranks, axis=0)
-    products = np.abs(ranks[:, 1:].T @ ranks[:, 0])
-    scale = lengths[1:] * lengths[0]
-    return float(np.divide(products, scale, out=np.zeros_like(products), where=scale > 0).max(initial=0.0))
+    large = np.flatnonzero(sizes[:COMPONENTS] > 1e-9 * np.linalg.norm(z))  # the others are rounding
+    if not np.ptp(library):
+        return 0.0
+    return max((abs(float(spearmanr(library, u[:, i]).statistic)) for i in large), default=0.0)
 
 
 def peak_memory_mb() -> float | None:

@@ -19,7 +19,7 @@ from omniset.cells.annotator import CellAnnotator
 from omniset.cells.baselines import CALLERS, call
 from omniset.cells.data import UNKNOWN, numbered_anew, opened
 from omniset.cells.embedder import CellEmbedder
-from omniset.cells.evaluate import Task
+from omniset.cells.evaluate import Task, Work, asked_for
 from omniset.runs.files import plain
 from omniset.trials.comparison import OURS, Aim, Comparison, Score
 from omniset.trials.intervals import Draws, Values
@@ -124,110 +124,70 @@ def evaluate_annotation(
     *,
     batch_key: str | None,
     label_key: str,
+    model: CellEmbedder | None = None,
     methods: Sequence[str] | None = None,
     seeds: int = 3,
     removed: int = 6,
     folder: str | Path | None = None,
     resume: bool = False,
     say: Callable[[str], None] = lambda line: None,
-    layer: str | None = None,
-    input: str = "auto",  # noqa: A002
-    gene_column: str | None = None,
-    **arguments: Any,
+    **reading: Any,
 ) -> AnnotationEvaluation:
     """Leave out a batch at a time, and then a type too.
 
     Args:
-        source, batch_key, label_key, folder, resume, say, layer, input, gene_column: As in
-            `omniset.cells.evaluate.evaluate`.
+        source, batch_key, label_key, folder, resume, say, reading: As in `omniset.cells.evaluate.evaluate`.
+        model: Has the options of our vectors, of which `seed` is the first seed. None: the defaults.
         methods: Baselines, out of `omniset.cells.baselines.CALLERS`; None: all.
         seeds: How many, from the first on. Types are removed with the first seed only.
         removed: Types removed of each batch, at most: the most frequent of those with at least 20 cells there.
-        arguments: Of CellEmbedder; `seed` is the first seed.
 
     Raises:
         ValueError: An argument out of its bounds, no such column, or no batch that can be left out.
     """
-    chosen = list(CALLERS if methods is None else methods)
-    if unknown := [name for name in chosen if name not in CALLERS]:
-        raise ValueError(f"methods must be out of {', '.join(CALLERS)}; got {unknown[0]!r}")
-    if seeds < 1:
-        raise ValueError(f"seeds must be >= 1, got {seeds}")
-    first = arguments.pop("seed", 0)
-    CellEmbedder(**arguments, seed=first).check_arguments()
-    with opened(source, layer=layer, input=input, gene_column=gene_column) as cells:
-        task = Task.of(cells, batch_key, label_key, first)
+    chosen = [OURS, *asked_for(methods, list(CALLERS), seeds)]
+    if model is not None and model.given_vectors() is not None:
+        raise ValueError("model has gene vectors, which no annotation reads: take one without")
+    with opened(source, **reading) as cells:
+        task = Task.of(cells, batch_key, label_key, model)
         if not len(task.leavable()):
             raise ValueError("batch_key: no batch can be left out, since none shares two types with the others")
-        settings = {"arguments": arguments, "batch_key": batch_key, "label_key": label_key, "data": task.checksum}
-        work = _Work(task, arguments, Kept(folder, resume, say), settings, say)
+        work, first = Work(task, Kept(folder, resume, say), say), task.model.seed
+        types = sorted({label for label in task.labels if label is not None})
+        cases: list[tuple[int, int, str | None]] = []
         for seed in range(first, first + seeds):
-            work.new_batches(seed, [OURS, *chosen])
-        work.types_removed(
-            first, [OURS, *(name for name in chosen if name in ("logistic", "balanced", "pca"))], removed
-        )
-        return AnnotationEvaluation(
-            pd.concat(work.rows, ignore_index=True),
-            pd.DataFrame(work.weights),
-            work.not_run,
-            [*cells.notes, *work.notes],
-        )
+            cases += [(seed, code, None) for code in task.left_out(seed).tolist()]
+        for code in task.left_out(first).tolist():
+            cases += [(first, code, name) for name in _removable(task, code, removed)]
+        rows: list[pd.DataFrame] = []
+        weights: list[dict[str, Any]] = []
+        for seed, code, without in cases:
+            batch = str(task.batches[task.codes == code][0])
+            for name in [name for name in chosen if without is None or name != "symphony"]:
+                condition, number = (NEW, -1) if without is None else (REMOVED, types.index(without))
+                unit = f"{'new' if without is None else 'removed'}_{seed}_{code}_{name}_{number}"
+                line = f"seed {seed}: {name}, without {batch}" + (f" and {without}" if without else "")
+                call_all = partial(_called, task, name, seed, code, without)
+                done = work.do(unit, name, seed, call_all, line, removed=without)
+                if done is None or done.rows is None:
+                    continue
+                about: dict[str, Any] = {"condition": condition, "method": name, "seed": seed, "batch": batch}
+                rows.append(done.rows.assign(**about, removed=without or ""))
+                if "weights" in done.facts:
+                    weights.append({**about, "removed": without or "", **done.facts["weights"]})
+        found = pd.concat(rows, ignore_index=True), pd.DataFrame(weights)
+        return AnnotationEvaluation(*found, work.not_run, [*cells.notes, *work.notes])
 
 
-@dataclass
-class _Work:
-    task: Task
-    arguments: dict[str, Any]
-    store: Kept
-    settings: dict[str, Any]
-    say: Callable[[str], None]
-    rows: list[pd.DataFrame] = field(default_factory=list)
-    weights: list[dict[str, Any]] = field(default_factory=list)
-    not_run: dict[str, str] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-
-    def new_batches(self, seed: int, methods: list[str]) -> None:
-        for code in self.task.left_out(seed):
-            for name in methods:
-                self._do(NEW, name, seed, int(code), None)
-
-    def types_removed(self, seed: int, methods: list[str], most: int) -> None:
-        task = self.task
-        for code in self.task.left_out(seed):
-            here, there = task.codes == code, task.codes != code
-            names, numbers = np.unique(task.labels[here & (task.labels != None)].astype(str), return_counts=True)  # noqa: E711
-            both = [n for n in names[np.argsort(-numbers, kind="stable")] if n in set(task.labels[there])]
-            large = [n for n in both if (task.labels[here] == n).sum() >= TYPE_CELLS][:most]
-            for removed in large if len(both) > 2 else []:
-                for name in methods:
-                    self._do(REMOVED, name, seed, int(code), removed)
-
-    def _do(self, condition: str, name: str, seed: int, code: int, removed: str | None) -> None:
-        if name in self.not_run:
-            return
-        batch = str(self.task.batches[self.task.codes == code][0])
-        unit = f"{'new' if removed is None else 'removed'}_{seed}_{code}_{name}_{_number(self.task, removed)}"
-        line = f"seed {seed}: {name}, without {batch}" + (f" and {removed}" if removed else "")
-        work = partial(_called, self.task, self.arguments, name, seed, code, removed)
-        try:
-            done = self.store.do(unit, {**self.settings, "seed": seed, "removed": removed}, work, line=line)
-        except ImportError as error:
-            self.not_run[name] = str(error)
-            self.notes.append(f"{name} was not run: {error}")
-            return
-        assert done.rows is not None
-        about: dict[str, Any] = {"condition": condition, "method": name, "seed": seed, "batch": batch}
-        about["removed"] = removed or ""
-        self.rows.append(done.rows.assign(**about))
-        if "weights" in done.facts:
-            self.weights.append({**about, **done.facts["weights"]})
+def _removable(task: Task, code: int, most: int) -> list[str]:
+    """Types of a batch, most frequent first, that can be removed from the others: none of two that they share."""
+    here, there = task.labels[task.codes == code], {*task.labels[task.codes != code]}
+    names, numbers = np.unique(here[here != None].astype(str), return_counts=True)  # noqa: E711
+    both = [(str(names[i]), numbers[i]) for i in np.argsort(-numbers, kind="stable") if names[i] in there]
+    return [name for name, number in both if number >= TYPE_CELLS][:most] if len(both) > 2 else []
 
 
-def _number(task: Task, removed: str | None) -> int:
-    return -1 if removed is None else sorted({label for label in task.labels if label is not None}).index(removed)
-
-
-def _called(task: Task, arguments: dict[str, Any], name: str, seed: int, code: int, removed: str | None) -> Done:
+def _called(task: Task, name: str, seed: int, code: int, removed: str | None) -> Done:
     """A row per cell of the batch left out that is of a type of the reference, or of the removed one."""
     train = np.flatnonzero((task.codes != code) & (task.labels != removed if removed else True))
     known = {label for label in task.labels[train] if label is not None}
@@ -237,7 +197,7 @@ def _called(task: Task, arguments: dict[str, Any], name: str, seed: int, code: i
     truth, facts = task.labels[test].astype(str), {}
     unknown = np.isin(truth, [removed] if removed else [])
     if name == OURS:
-        annotator, embedder = CellAnnotator(seed=seed, progress=False), CellEmbedder(**arguments, seed=seed)
+        annotator, embedder = CellAnnotator(seed=seed, progress=False), task.ours(seed)
         codes = numbered_anew(task.codes, train)
         if removed is not None:  # once for all folds: what counts here is that no vectors know the type
             embedder.fit_cells(task.cells, codes, train)

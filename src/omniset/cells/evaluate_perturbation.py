@@ -83,14 +83,11 @@ class PerturbationEvaluation:
         return plain({**self.comparison.numbers(), **about})
 
 
-def evaluate_perturbation(
-    study: Study, say: Callable[[str], None] = lambda line: None, **arguments: Any
-) -> PerturbationEvaluation:
+def evaluate_perturbation(study: Study, say: Callable[[str], None] = lambda line: None) -> PerturbationEvaluation:
     """Leave out each donor, and each type, of which others are there: all of its treated cells.
 
     Args:
         say: Is given a line of each step.
-        arguments: Of CellPerturber.
 
     Raises:
         ValueError: There is neither a second donor nor a second type.
@@ -107,7 +104,7 @@ def evaluate_perturbation(
             if len(rest) < 2:
                 continue
             say(f"without {of} {name}")
-            perturber = CellPerturber(**{**arguments, "progress": False}).fit_groups(study, rest)
+            perturber = CellPerturber(progress=False).fit_groups(study, rest)
             left = [group for group in study.groups if getattr(group, of) == name]
             rows += _scores(study, perturber, left, condition)
     if not rows:
@@ -153,16 +150,10 @@ def _predicted(study: Study, perturber: CellPerturber, group: Group) -> dict[str
     of_all = {OURS: perturber.predict(study, group)}
     for name, shift in _shifts(study, perturber, group).items():
         of_all[name] = np.maximum(cells + shift, 0)
-    of_all["scgen"] = np.maximum(_scgen(cells, perturber, group), 0)
+    # Cells moved in principal components, and decoded: what these do not hold of a cell is lost.
+    z = (cells - perturber.middle_) @ perturber.axes_ + scgen_shift(perturber, group.perturbation)
+    of_all["scgen"] = np.maximum(perturber.middle_ + z @ perturber.axes_.T, 0)
     return of_all
-
-
-def _scgen(
-    cells: Float[np.ndarray, "controls genes"], perturber: CellPerturber, group: Group
-) -> Float[np.ndarray, "controls genes"]:
-    """Cells moved in principal components, and decoded: what these do not hold of a cell is lost."""
-    z = (cells - perturber.middle_) @ perturber.axes_
-    return perturber.middle_ + (z + scgen_shift(perturber, group.perturbation)) @ perturber.axes_.T
 
 
 def scgen_shift(perturber: CellPerturber, perturbation: str) -> Float[np.ndarray, " components"]:

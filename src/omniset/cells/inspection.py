@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ from omniset.tables.files import listed
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 SHOWN = 12  # columns
-SECONDS_PER_STEP, SECONDS_PER_STEP_AND_GENE = 0.03, 2e-5  # with the default options, on two cores of a server
 
 
 def describe(cells: Cells, scan: Scan) -> None:
@@ -72,21 +70,8 @@ def _values(column: pd.Series, most: int = 5) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
 
 
-def match_model(cells: Cells, embedder: CellEmbedder, model: Path | None, aliases: dict[str, str] | None) -> None:
-    """How many of the model's genes each source has."""
-    try:
-        on = cells.on(embedder.genes_, aliases)
-    except ValueError as error:
-        say(f"  {model}: {error}")
-        return
-    for source, matching in zip(on.sources, on.match, strict=True):
-        missing, genes = len(matching.missing), len(embedder.genes_)
-        lacking = f"; {missing:,} of the model's {genes:,} are not here" if missing else ""
-        say(f"  {model} on {source.name}: {matching.sentence()}{lacking}")
-
-
 def plan(cells: Cells, batch_key: str | None, genes: int) -> None:
-    """What fit would make of the cells, and how long it would take."""
+    """What fit would make of the cells."""
     if len(cells) < LEAST:
         say(f"  nothing: there are {len(cells)} cells to learn from, at least {LEAST} are needed")
         return
@@ -115,5 +100,3 @@ def plan(cells: Cells, batch_key: str | None, genes: int) -> None:
         say(f"  1 batch{by}: nothing would be mixed")
     storage = "kept in memory" if cells.cached else "read in blocks, each epoch anew"
     say(f"  {epochs:,} epochs of {size} cells a step, {steps:,} steps in all; counts are {storage}")
-    seconds = steps * (SECONDS_PER_STEP + SECONDS_PER_STEP_AND_GENE * min(genes, most))
-    say(f"  a rough guess on two CPU cores: {max(1, round(seconds / 60))} min")

@@ -12,8 +12,8 @@ neighbours. Every score is scaled so that 1 is best and 0 is worst. What differs
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ from sklearn.metrics import silhouette_samples as euclidean_silhouettes
 from sklearn.neighbors import KNeighborsClassifier, NearestNeighbors
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.utils import gen_batches
 
 from omniset.runs.devices import one_blas_thread
 
@@ -46,43 +47,6 @@ BLOCK = 8192  # cells at a time, so that memory does not grow with cells x neigh
 
 BIO = ("isolated_labels", "kmeans_nmi", "kmeans_ari", "silhouette_label", "clisi")
 BATCH = ("bras", "ilisi", "kbet", "graph_connectivity", "pcr_comparison")
-
-
-@dataclass(frozen=True)
-class Integration:
-    """Scores of one embedding, each that of the function of its name, from 0 to 1 (`kmeans_ari` is below 0 where worse
-    than chance; `silhouette_label` is of all types). NaN where a score is not defined.
-    """
-
-    isolated_labels: float
-    kmeans_nmi: float
-    kmeans_ari: float
-    silhouette_label: float
-    clisi: float
-    bras: float
-    ilisi: float
-    kbet: float
-    graph_connectivity: float
-    pcr_comparison: float
-
-    @property
-    def bio(self) -> float:
-        """Mean of the scores of types that are defined."""
-        return _mean([getattr(self, name) for name in BIO])
-
-    @property
-    def batch(self) -> float:
-        """Mean of the scores of batches that are defined."""
-        return _mean([getattr(self, name) for name in BATCH])
-
-    @property
-    def total(self) -> float:
-        """0.6 bio + 0.4 batch; bio where there is one batch; NaN without types, since noise mixes batches best."""
-        return self.bio if np.isnan(self.batch) else 0.6 * self.bio + 0.4 * self.batch
-
-    def numbers(self) -> dict[str, float]:
-        """All scores by name, then `bio`, `batch` and `total`."""
-        return {**asdict(self), "bio": self.bio, "batch": self.batch, "total": self.total}
 
 
 @dataclass(frozen=True)
@@ -103,55 +67,41 @@ class Neighbours:
 
 def integration(
     embedding: Vectors,
-    labels: Any,
-    batches: Any,
-    reference: Float[np.ndarray, "rows width"] | None,
+    labels: Shaped[np.ndarray, " cells"],
+    batches: Shaped[np.ndarray, " cells"],
+    reference: Float[np.ndarray, "cells width"],
     seed: int = 0,
-) -> Integration:
-    """All scores of an embedding.
+) -> dict[str, float]:
+    """All scores of an embedding, each that of the function of its name, and their means.
 
     Args:
         embedding: To be judged.
-        labels: (cells,) the type of each cell; None, or missing (None, NaN) for some. A cell without a type counts for
-            `ilisi` and `pcr_comparison` only: for all other scores it is as if it were not there, as a neighbour too.
-        batches: (cells,) the batch of each cell; None: they are all of one.
-        reference: What was not integrated, the principal components of log-normalised counts; None: no
-            `pcr_comparison`.
+        labels: The type of each cell, None for some. A cell without one counts for `ilisi` and `pcr_comparison` only:
+            for all other scores it is as if it were not there, as a neighbour too.
+        batches: The batch of each cell.
+        reference: What was not integrated, the principal components of log-normalised counts.
         seed: Of k-means, and of the sample of 50,000 cells that silhouettes are computed on where there are more.
 
     Returns:
-        With one batch, all batch scores are NaN and the total is bio. With fewer than two types, all scores of types
-        are NaN. Where there are fewer cells than neighbours, all of them are neighbours.
-
-    Raises:
-        ValueError: A number of the embedding or reference that is not finite, arrays that are not of the same cells, a
-            missing batch, or no cell.
+        Scores from 0 to 1 (`kmeans_ari` is below 0 where worse than chance; `silhouette_label` is of all types), NaN
+        where one is not defined; `bio` and `batch`, the means of those that are; and `total`, 0.6 bio + 0.4 batch. With
+        one batch, batch scores are NaN and the total is bio. With fewer than two types, scores of types are NaN, and so
+        is the total, since noise mixes batches best. Where there are fewer cells than neighbours, all of them are.
     """
-    embedding = _checked("embedding", embedding, len(embedding))
-    cells = len(embedding)
-    batch, batch_names = _codes("batches", np.zeros(cells, np.int64) if batches is None else batches, cells)
-    if (batch < 0).any():
-        raise ValueError(
-            f"batches must name a batch for every cell, {int((batch < 0).sum())} are missing, such as that of cell "
-            f"{int(np.argmax(batch < 0))}"
-        )
-    reference = None if reference is None else _checked("reference", reference, cells)
-    label, _ = _codes("labels", np.full(cells, None) if labels is None else labels, cells)
-    several = len(batch_names) > 1
-    known = label >= 0
+    batch, label = (pd.factorize(values, sort=True)[0].astype(np.int64) for values in (batches, labels))
+    several, known = bool(batch.max() > 0), label >= 0
     z, y, b = embedding[known], label[known], batch[known]
 
-    scores = dict.fromkeys((*BIO, *BATCH), np.nan)
+    scores = dict.fromkeys((*BIO, *BATCH), float("nan"))
     if several:
         near = neighbours(embedding, LISI_NEIGHBOURS)
         scores["ilisi"] = ilisi(near, batch)
-        if reference is not None:
-            scores["pcr_comparison"] = pcr_comparison(reference, embedding, batch)
+        scores["pcr_comparison"] = pcr_comparison(reference, embedding, batch)
     if len(y):
         near_known = near if several and known.all() else neighbours(z, LISI_NEIGHBOURS)
         if y.max() > 0:
             widths, sample = silhouettes(z, y, seed)
-            scores["silhouette_label"] = (float(widths.mean()) + 1) / 2 if len(widths) else np.nan
+            scores["silhouette_label"] = (float(widths.mean()) + 1) / 2 if len(widths) else float("nan")
             scores["isolated_labels"] = isolated_labels(widths, y[sample], isolated(y, b))
             scores["kmeans_nmi"], scores["kmeans_ari"] = kmeans(z, y, seed)
             scores["clisi"] = clisi(near_known, y)
@@ -159,7 +109,8 @@ def integration(
             scores["bras"] = bras(z, y, b)
             scores["kbet"] = kbet(near_known.first(KBET_NEIGHBOURS), y, b)
             scores["graph_connectivity"] = graph_connectivity(near_known.first(GRAPH_NEIGHBOURS), y)
-    return Integration(**{name: float(value) for name, value in scores.items()})
+    bio, mixing = (_mean([scores[name] for name in names]) for names in (BIO, BATCH))
+    return {**scores, "bio": bio, "batch": mixing, "total": bio if np.isnan(mixing) else 0.6 * bio + 0.4 * mixing}
 
 
 def neighbours(points: Vectors, k: int) -> Neighbours:
@@ -172,7 +123,7 @@ def neighbours(points: Vectors, k: int) -> Neighbours:
     others = NearestNeighbors(n_neighbors=k - 1).fit(points).kneighbors(return_distance=False)
     distances = np.empty((n, k - 1))
     # The search takes |x|^2 - 2 xy + |y|^2, by which equal points are 1e-8 apart: distances anew from differences.
-    for part in _blocks(n):
+    for part in gen_batches(n, BLOCK):
         for j in range(k - 1):
             distances[part, j] = np.linalg.norm(points[part] - points[others[part, j]], axis=1)
     order = np.argsort(distances, axis=1, kind="stable")
@@ -192,7 +143,7 @@ def lisi(near: Neighbours, codes: Codes) -> Float[np.ndarray, " cells"]:
     effective_groups = np.full(n, np.nan)
     if k < 2:
         return effective_groups
-    for part in _blocks(n):
+    for part in gen_batches(n, BLOCK):
         d = near.distances[part, 1:] - near.distances[part, 1:2]  # p is the same, and does not vanish
 
         def gap(beta: Any, d: Any = d) -> Any:
@@ -338,7 +289,7 @@ def fuzzy_graph(near: Neighbours) -> sp.csr_array:
     nearest = np.where(np.isinf(apart), 0.0, apart)
     weights = np.zeros((n, k))
     least = 1e-3 * np.where(nearest > 0, distances.mean(1), distances.mean())
-    for part in _blocks(n):
+    for part in gen_batches(n, BLOCK):
         beyond = np.maximum(distances[part, 1:] - nearest[part, None], 0)
 
         def gap(scale: Any, beyond: Any = beyond) -> Any:
@@ -448,39 +399,28 @@ def pcr_comparison(
 
 def transfer(
     train_z: Float[np.ndarray, "train dim"],
-    train_labels: Any,
+    train_labels: Shaped[np.ndarray, " train"],
     test_z: Float[np.ndarray, "test dim"],
-    test_labels: Any,
+    test_labels: Shaped[np.ndarray, " test"],
     k: int = 15,
 ) -> dict[str, float]:
     """How well types of new cells are predicted from an embedding that was fitted without them.
 
     Args:
         train_z: Of cells whose types are given.
-        train_labels: (train,) types; a cell with a missing one is left out, here and in the test.
+        train_labels: Types; a cell with a missing one is left out, here and in the test.
         test_z: Of new cells, by the same map.
-        test_labels: (test,) types.
+        test_labels: Their types.
         k: Nearest training cells that vote, all alike; no more than there are.
 
     Returns:
         `knn_f1`, `knn_accuracy`: by the vote. `linear_f1`, `linear_accuracy`: by logistic regression (L2, C = 1) on
         standardised dimensions. F1 is the mean over all types that are true or predicted of a test cell, each alike.
-
-    Raises:
-        ValueError: A number that is not finite, labels of another length, or no labelled cell on either side.
     """
-    if k < 1:
-        raise ValueError(f"k must be at least 1, got {k}")
-    train_z, test_z = _checked("train_z", train_z, len(train_z)), _checked("test_z", test_z, len(test_z))
-    train, names = _codes("train_labels", train_labels, len(train_z))
-    test, test_names = _codes("test_labels", test_labels, len(test_z))
-    for name, codes in (("train_labels", train), ("test_labels", test)):
-        if not (codes >= 0).any():
-            raise ValueError(f"{name} must have at least one label, all {len(codes)} are missing")
-    # Types that training does not know get numbers after those it knows.
-    number = {name: i for i, name in enumerate(dict.fromkeys([*names, *test_names]))}
-    truth = np.array([number[test_names[code]] for code in test[test >= 0]])
-    z, y, new = train_z[train >= 0], train[train >= 0], test_z[test >= 0]
+    codes, _ = pd.factorize(np.concatenate([train_labels, test_labels]), sort=True)
+    train, test = np.split(codes, [len(train_labels)])
+    z, y = train_z[train >= 0].astype(np.float64), train[train >= 0]
+    new, truth = test_z[test >= 0].astype(np.float64), test[test >= 0]
     linear = make_pipeline(StandardScaler(), LogisticRegression(max_iter=5000))
     scores = {}
     for name, model in (("knn", KNeighborsClassifier(min(k, len(z)))), ("linear", linear)):
@@ -491,36 +431,7 @@ def transfer(
     return scores
 
 
-# ---------------------------------------------------------------------- what is given
-
-
-def _checked(name: str, values: Float[np.ndarray, "rows dim"], cells: int) -> Float[np.ndarray, "rows dim"]:
-    if values.shape[0] != cells:
-        raise ValueError(f"{name} must have a row for each of the {cells} cells, got {values.shape[0]}")
-    if not values.size:
-        raise ValueError(f"{name} must have at least one cell and one dimension, got {values.shape}")
-    wrong = ~np.isfinite(values)
-    if wrong.any():
-        i, j = np.argwhere(wrong)[0]
-        raise ValueError(f"{name} must be finite, got {values[i, j]} for cell {i}, dimension {j}")
-    return values.astype(np.float64)
-
-
-def _codes(name: str, values: Any, cells: int) -> tuple[Codes, Shaped[np.ndarray, " groups"]]:
-    """Numbers of the groups, in sorted order of their names, -1 for a missing one; and the names."""
-    if len(values) != cells:
-        raise ValueError(f"{name} must have a value for each of the {cells} cells, got {len(values)}")
-    # By their values: a pandas categorical may have another order, and categories without any cell.
-    codes, names = pd.factorize(np.asarray(values, dtype=object), sort=True)
-    return codes.astype(np.int64), np.asarray(names, dtype=object)
-
-
 def _mean(values: list[float]) -> float:
     """Of those that are not NaN; NaN if there are none."""
     defined = [v for v in values if not np.isnan(v)]
     return float(np.mean(defined)) if defined else float("nan")
-
-
-def _blocks(n: int) -> Iterator[slice]:
-    for start in range(0, n, BLOCK):
-        yield slice(start, start + BLOCK)

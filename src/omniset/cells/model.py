@@ -34,6 +34,8 @@ from omniset.layers.set_transformer import InducedLayer
 SCALE = 1e4  # counts per so many, before the logarithm
 WIDTH = 128  # of the head's and the decoder's hidden layer
 QUERIES = 8  # that pool the genes of a cell
+HEADS = 4  # of the attention that pools
+DROPOUT = 0.1  # of the head
 CLUSTERS = 30  # of the alignment
 TEMPERATURE = 0.1  # of the soft clusters
 DECAY = 0.95  # of the sums over cells per step
@@ -60,16 +62,14 @@ class CellEncoder(nn.Module):
         genes: Vocabulary size.
         latent: Width of z.
         dim: Width of the genes' tokens, which stay as `cells.training.start_from_axes` sets them.
-        num_heads: Of the attention that pools.
-        dropout: Of the head.
     """
 
     tokens: Tensor
 
-    def __init__(self, genes: int, *, latent: int, dim: int, num_heads: int, dropout: float) -> None:
+    def __init__(self, genes: int, *, latent: int, dim: int) -> None:
         super().__init__()
         self.register_buffer("tokens", torch.randn(genes, dim))
-        sizes: dict[str, Any] = {"input_dim": dim, "dim": dim, "depth": 0, "num_heads": num_heads, "num_inducing": 1}
+        sizes: dict[str, Any] = {"input_dim": dim, "dim": dim, "depth": 0, "num_heads": HEADS, "num_inducing": 1}
         sizes |= {"num_outputs": QUERIES, "input_layers": 0, "ffn_dim": 2 * dim}
         self.encoder = encoders.build("ust", **sizes)
         self.completion = Completion(genes, dim)
@@ -77,7 +77,7 @@ class CellEncoder(nn.Module):
         width = QUERIES * dim
         self.standard = nn.BatchNorm1d(width)
         self.head = nn.Sequential(
-            nn.LayerNorm(width), nn.Dropout(dropout), nn.Linear(width, WIDTH), nn.SiLU(), nn.LayerNorm(WIDTH)
+            nn.LayerNorm(width), nn.Dropout(DROPOUT), nn.Linear(width, WIDTH), nn.SiLU(), nn.LayerNorm(WIDTH)
         )
         self.mean = nn.Linear(WIDTH, latent)
         nn.Linear(WIDTH, latent)  # drawn for nothing, so that a seed gives the decoder that it always gave
@@ -275,13 +275,13 @@ class CellModel(nn.Module):
         genes: Vocabulary size.
         batches: Number of batches.
         latent: Width of z.
+        dim: Width of the genes' tokens.
         types: Of labelled cells, which teach too. 0: none do.
-        **encoder: See CellEncoder.
     """
 
-    def __init__(self, genes: int, batches: int, *, latent: int, types: int = 0, **encoder: Any) -> None:
+    def __init__(self, genes: int, batches: int, *, latent: int, dim: int, types: int = 0) -> None:
         super().__init__()
-        self.encoder = CellEncoder(genes, latent=latent, **encoder)
+        self.encoder = CellEncoder(genes, latent=latent, dim=dim)
         self.decoder = CellDecoder(genes, latent, batches)
         self.alignment = Alignment(latent, batches)
         self.types = TypeHead(latent, types) if types else None

@@ -1,4 +1,4 @@
-"""The options of CellEmbedder, CellAnnotator and CellPerturber."""
+"""The options of CellEmbedder and CellAnnotator, and of how files of cells are read."""
 
 from __future__ import annotations
 
@@ -16,29 +16,17 @@ class EmbedderOptions(Computing):
     architecture: Literal["multiset", "seed"] = option(
         "multiset",
         '"multiset"; or "seed": network and training of the document "State Embedding Neural Network Architecture". '
-        "Its sizes are dim, depth, num_heads and embedding_dim (published: 512, 8, 16, 512), with FFNs of width 2 dim; "
-        "encoder_options sets its branches and sentences. Of the others it uses batch_size, epochs, the options of "
-        "AdamW (published: 1e-5 and 0.01), dropout and validation only.",
+        "Its sizes are dim and embedding_dim (published: 512, 512), with FFNs of width 2 dim; encoder_options has the "
+        "others, its branches and its sentences. Its learning_rate was 1e-5.",
     )
     _: KW_ONLY
     embedding_dim: int = option(32, "Width of the cells' vectors.", least=1)
-    dim: int = shared.dim(64, "Width of the genes' vectors: more learns more, and slower.")
-    num_heads: int = shared.num_heads(4)
-    depth: int = shared.depth(2, 'Layers of "seed", in which the genes of a cell see each other.')
+    dim: int = shared.dim(64, "Width of the genes' vectors, a multiple of the 4 heads: more learns more, and slower.")
     encoder_options: dict[str, Any] | None = option(
-        None, """Branches and sentences of "seed", such as '{"slots": 1024, "dataset_token": false}'."""
+        None, """Further settings of "seed", such as '{"depth": 8, "num_heads": 16, "dataset_token": false}'."""
     )
     alignment: float = option(
         20.0, "Weight of mixing the batches within clusters of cells. 0: batches stay apart.", group="training", least=0
-    )
-    label_weight: float = option(
-        10.0,
-        "Weight of telling types apart, where fit is given a label; else it has no part.",
-        group="training",
-        least=0,
-    )
-    dropout: float = option(
-        0.1, "Share of the encoder's head that is switched off in training.", group="training", least=0, below=1
     )
     max_genes: int | None = option(
         2000,
@@ -46,17 +34,11 @@ class EmbedderOptions(Computing):
         group="data",
         least=1,
     )
-    min_cells: int = option(1, "Genes seen in fewer cells are left out of the vocabulary.", group="data", least=1)
     epochs: int | None = shared.epochs(
         None, "How often, at most, each cell is learned from. None: enough for 800 steps."
     )
     batch_size: int = shared.batch_size(128, "Cells per step.", least=2)
     learning_rate: float = shared.learning_rate(2e-3)
-    weight_decay: float = shared.weight_decay(1e-4)
-    patience: int | None = shared.patience(None, "cells")
-    validation_fraction: float = shared.validation_fraction(
-        0.0, "Share of the cells kept back to watch the training. 0: none.", below=0.5
-    )
 
 
 @options
@@ -70,20 +52,6 @@ class AnnotatorOptions(Computing):
         least=0,
         below=0.5,
     )
-    _: KW_ONLY
-    folds: int = option(
-        3, "Parts of the reference that are kept back in turn: batches, or cells where there is one.", least=2
-    )
-    max_cells: int = option(
-        20_000, "Labelled cells that are learned from, at most; rare types lose none.", least=2, group="data"
-    )
-
-
-@options
-class PerturberOptions(Computing):
-    """How perturbed cells are foretold."""
-
-    components: int = option(30, "Principal components in which cells are compared.", least=1)
 
 
 @options

@@ -13,13 +13,10 @@ import pandas as pd
 from jaxtyping import Float
 
 from omniset.cells.data import Cells
-from omniset.cells.embedder import KEY, CellEmbedder
-from omniset.runs.console import say
+from omniset.cells.embedder import KEY
 from omniset.runs.files import replacing, reserve
-from omniset.runs.folders import new_file
 from omniset.tables.files import TableWriter, kind_of
-from omniset.tables.hdf5 import check_hdf5
-from omniset.tables.matrices import DAMAGED, attribute, needed, with_our_words
+from omniset.tables.matrices import DAMAGED, needed, with_our_words
 
 TOGETHER = 1024  # cells written at a time
 
@@ -59,15 +56,6 @@ def copyable(cells: Cells) -> Path | None:
     return path
 
 
-def refuse_existing(path: Path) -> None:
-    """Raise ValueError where an .h5ad file has vectors of ours already."""
-    h5py = needed("h5py")
-    with with_our_words(str(path), DAMAGED), h5py.File(path, "r") as root:
-        for group, name in (("obsm", KEY), ("uns", "omniset")):
-            if group in root and name in root[group]:
-                raise ValueError(f'{path} has {group}["{name}"] already: --overwrite true replaces it in the copy')
-
-
 def copy_with(path: Path, out: Path, z: Float[np.ndarray, "cells dim"], about: dict[str, Any]) -> None:
     """The file as it is, to the byte, with these vectors added."""
     write_elem = needed("anndata.io").write_elem
@@ -78,6 +66,8 @@ def copy_with(path: Path, out: Path, z: Float[np.ndarray, "cells dim"], about: d
                 for group in ("obsm", "uns"):
                     if group not in root:
                         write_elem(root, group, {})
+                if KEY in root["obsm"]:
+                    warnings.warn(f'{path} has obsm["{KEY}"] already: in the copy these are others', stacklevel=2)
                 write_elem(root["obsm"], KEY, z)
                 write_elem(root["uns"], "omniset", about)
         except (RuntimeError, KeyError, TypeError) as error:
@@ -102,21 +92,19 @@ def write_vectors(
     else:
         with replacing(out) as temporary:
             if kind == "h5ad":
-                _write_frame(temporary, out, cells.obs, cells.names, [], {"omniset": about}, {KEY: z})
+                _write_frame(temporary, out, cells, [], {"omniset": about}, {KEY: z})
                 return
             with open(temporary, "wb") as file:
                 np.save(file, z)
 
 
-def _write_frame(
-    path: Path, out: Path, obs: pd.DataFrame, names: np.ndarray, genes: list[str], uns: dict[str, Any], obsm: Any = None
-) -> None:
+def _write_frame(path: Path, out: Path, cells: Cells, genes: list[str], uns: dict[str, Any], obsm: Any = None) -> None:
     """An .h5ad without counts. anndata writes no text as pandas 3 keeps it: indexes and categories are objects."""
     anndata = needed("anndata")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # names that occur twice: the reader has warned of them
         var = pd.DataFrame(index=pd.Index(genes, dtype=object))
-        made = anndata.AnnData(obs=plain_obs(obs, names), var=var, obsm=obsm, uns=uns)
+        made = anndata.AnnData(obs=plain_obs(cells.obs, cells.names), var=var, obsm=obsm, uns=uns)
         try:
             made.write_h5ad(path)
         except OSError:
@@ -154,82 +142,8 @@ def write_table(out: Path, names: np.ndarray, columns: Sequence[str], blocks: It
             start += len(block)
 
 
-def read_embedded(
-    path: Path, embedder: CellEmbedder, model: Path
-) -> tuple[Float[np.ndarray, "cells dim"], pd.DataFrame]:
-    """Vectors and obs of what `embed` wrote with this model.
-
-    Raises:
-        FileNotFoundError: It is not there.
-        ValueError: No .h5ad file, without vectors, or with those of another model.
-    """
-    h5py = needed("h5py")
-    if not path.exists():
-        raise FileNotFoundError(f"{path} is not there")
-    if not path.is_file() or not h5py.is_hdf5(path):
-        raise ValueError(f"{path} is no .h5ad file: write one with omniset cells embed")
-    check_hdf5(path)
-    with with_our_words(str(path), DAMAGED), h5py.File(path, "r") as root:
-        identity = _embedded_by(root)
-        if identity is None:
-            raise ValueError(f'{path} has no obsm["{KEY}"] of ours: write one with omniset cells embed')
-        if identity != embedder.identity():
-            raise ValueError(
-                f"{path} was embedded by model {identity}, {model} is model {embedder.identity()}: their vectors have "
-                "nothing in common; embed it again with this model"
-            )
-        read_elem = needed("anndata.io").read_elem
-        vectors, obs = read_elem(root[f"obsm/{KEY}"]), read_elem(root["obs"])
-        vectors = np.asarray(vectors, dtype=np.float32)
-    if vectors.shape != (len(obs), embedder.embedding_dim) or not np.isfinite(vectors).all():
-        raise ValueError(
-            f'{path}: obsm["{KEY}"] must be finite numbers, {len(obs):,} x {embedder.embedding_dim}, it is '
-            f"{' x '.join(map(str, vectors.shape))} of which {int((~np.isfinite(vectors)).sum()):,} are not finite; "
-            "embed it again with this model"
-        )
-    obs.index = obs.index.astype(str)
-    return vectors, obs
-
-
-def _embedded_by(root: Any) -> str | None:
-    """Identity of the model whose vectors an open .h5ad file has."""
-    if f"obsm/{KEY}" not in root or "uns/omniset/model" not in root:
-        return None
-    return str(needed("anndata.io").read_elem(root["uns/omniset/model"]))
-
-
-def embedded(
-    files: list[str], embedder: CellEmbedder, model: Path, out: Path
-) -> tuple[Float[np.ndarray, "cells dim"], pd.DataFrame] | None:
-    """Vectors and obs that a file has of this model. None: they are to be made from counts.
-
-    Raises:
-        ValueError: It has those of another model, and no counts.
-    """
-    h5py, path = needed("h5py"), Path(files[0]).expanduser()
-    if len(files) > 1 or not path.is_file() or not h5py.is_hdf5(path):
-        return None
-    check_hdf5(path)
-    with with_our_words(str(path), DAMAGED), h5py.File(path, "r") as root:
-        identity = _embedded_by(root)
-        counts = "X" in root and attribute(root["X"], "encoding-type") != "null"
-    if identity is None:
-        return None
-    if identity == embedder.identity() or not counts:
-        new_file(out, path)
-        known = read_embedded(path, embedder, model)
-        say(f'{path}: vectors are those of obsm["{KEY}"]')
-        return known
-    warnings.warn(
-        f'{path}: obsm["{KEY}"] is of model {identity}, {model} is model {embedder.identity()}: cells are embedded '
-        "anew from their counts",
-        stacklevel=2,
-    )
-    return None
-
-
 def write_counts(
-    kind: str, out: Path, obs: pd.DataFrame, genes: list[str], blocks: Iterator[np.ndarray], about: dict[str, Any]
+    kind: str, out: Path, cells: Cells, genes: list[str], blocks: Iterator[np.ndarray], about: dict[str, Any]
 ) -> None:
     """Expected counts, blocks of cells x genes.
 
@@ -237,11 +151,10 @@ def write_counts(
         kind: What `kind_to_write` gave.
         about: Of `uns["omniset"]`.
     """
-    names = obs.index.to_numpy(dtype=object)
     if kind == "table":
-        write_table(out, names, genes, blocks)
+        write_table(out, cells.names, genes, blocks)
         return
-    shape = (len(obs), len(genes))
+    shape = (len(cells), len(genes))
     with replacing(out) as temporary:
         if kind == "npy":
             array = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.float32, shape=shape)
@@ -249,7 +162,7 @@ def write_counts(
             _fill(array, blocks)
             array.flush()
             return
-        _write_frame(temporary, out, obs, names, genes, {"omniset": about})
+        _write_frame(temporary, out, cells, genes, {"omniset": about})
         with needed("h5py").File(temporary, "r+") as root:
             if "X" in root:
                 del root["X"]

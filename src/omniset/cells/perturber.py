@@ -18,14 +18,13 @@ import pandas as pd
 import torch
 from jaxtyping import Float, Float32, Int, Shaped
 from sklearn.decomposition import PCA
-from torch import nn
+from torch import Tensor, nn
 
 import omniset
 from omniset.cells.annotator import values_of
 from omniset.cells.classifiers import log_normalised
-from omniset.cells.data import Cells, column, known_genes, opened, unlabelled
+from omniset.cells.data import Cells, known_genes, opened, texts
 from omniset.cells.model import SCALE
-from omniset.cells.options import PerturberOptions
 from omniset.cells.variable_genes import most_variable, survey
 from omniset.core.attention import multiset_attention
 from omniset.fitted import Estimator
@@ -35,6 +34,7 @@ from omniset.training import artefacts, schema
 
 LEAST = 10  # cells of a population
 GENES = 2000
+COMPONENTS = 30  # principal ones, in which cells are compared
 WIDTHS = (0.1, 0.25, 0.5, 1.0, 2.0, 1e3)  # of the kernel, in median distances between groups; the last: the mean of all
 GROUP = ("perturbation", "type", "donor")
 
@@ -98,33 +98,6 @@ class Study:
             )
         return cls(values, [cells.genes[i] for i in chosen], groups, lacking)
 
-    @classmethod
-    def of_new(
-        cls,
-        cells: Cells,
-        values: Float32[np.ndarray, "cells genes"],
-        genes: list[str],
-        perturbations: list[str],
-        *,
-        condition: str | None,
-        control: str,
-        label: str,
-        donor: str | None,
-    ) -> Study:
-        """Cells to be foretold under known perturbations.
-
-        Args:
-            values: Log-normalised, of the genes that are known.
-            condition: None: no cell is treated.
-
-        Raises:
-            ValueError: No such column or control, or no population of at least 10 untreated cells.
-        """
-        groups, lacking = _groups(_populations(cells, condition, control, label, donor), control, perturbations)
-        if not groups and not lacking:
-            raise ValueError(f"label: no {label} has {LEAST} untreated cells or more of one donor")
-        return cls(values, genes, groups, lacking)
-
     def mean(self, rows: Int[np.ndarray, " rows"]) -> Float[np.ndarray, " genes"]:
         return self.values[rows].mean(0, dtype=np.float64)
 
@@ -168,10 +141,9 @@ def _groups(
 
 
 def _column(cells: Cells, name: str, what: str) -> Shaped[np.ndarray, " cells"]:
-    values = column(cells, name, what)
-    text = np.array(values.astype(str), dtype=object)
-    text[unlabelled(values)] = ""
-    return text
+    values = texts(cells, name, what)
+    values[pd.isna(values)] = ""
+    return values
 
 
 @dataclass
@@ -209,15 +181,11 @@ class Shifts:
         shifts.widths = tuple(shifts._width(groups, new) for new in (False, True))  # type: ignore[assignment]
         return shifts
 
-    def __call__(
-        self, group: Group, key: Float[np.ndarray, " components"], without: Shaped[np.ndarray, " groups"] | None = None
-    ) -> Float[np.ndarray, " genes"]:
+    def __call__(self, group: Group, key: Float[np.ndarray, " components"]) -> Float[np.ndarray, " genes"]:
         """Args:
         key: Mean of its untreated cells.
-        without: (groups,) those that are left out, of a group that is known itself.
         """
-        left = np.zeros(len(self.keys), dtype=bool) if without is None else without
-        allowed = np.array([p == group.perturbation for p in self.perturbations]) & ~left
+        allowed = np.array([p == group.perturbation for p in self.perturbations])
         known = any(t == group.type for t, yes in zip(self.types, allowed, strict=True) if yes)
         return self._at(key, allowed, self.widths[0 if known else 1])
 
@@ -272,16 +240,20 @@ class Shifts:
 class _Learned(nn.Module):
     """All numbers of a fitted perturber."""
 
-    def __init__(self, genes: int, groups: int, components: int) -> None:
+    def __init__(self, **numbers: Tensor) -> None:
         super().__init__()
+        for name, tensor in numbers.items():
+            self.register_buffer(name, tensor)
+
+    @classmethod
+    def empty(cls, genes: int, groups: int, components: int) -> _Learned:
         shapes = {"middle": (genes,), "axes": (genes, components)}
         shapes |= {"keys": (groups, components), "shifts": (groups, genes)}
-        for name, shape in shapes.items():
-            self.register_buffer(name, torch.zeros(shape, dtype=torch.float64))
-        self.register_buffer("numbers", torch.zeros(groups, 2, dtype=torch.int64))
+        double = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()}
+        return cls(**double, numbers=torch.zeros(groups, 2, dtype=torch.int64))
 
 
-class CellPerturber(PerturberOptions, Estimator):
+class CellPerturber(Estimator):
     """Treated populations from untreated ones, learned from groups of which both were measured.
 
     Args:
@@ -314,24 +286,23 @@ class CellPerturber(PerturberOptions, Estimator):
         control: str = "control",
         label: str = "cell_type",
         donor: str | None = None,
-        layer: str | None = None,
-        input: str = "auto",  # noqa: A002
-        gene_column: str | None = None,
+        **reading: Any,
     ) -> CellPerturber:
         """Learn from all types and donors of which 10 cells or more were measured before and after.
 
         Args:
-            source, layer, input, gene_column: As in `CellEmbedder.fit`.
+            source: As in `CellEmbedder.fit`.
             condition: Column of obs with the perturbation of each cell.
             control: Its value for untreated cells.
             label: Column with the cell types.
             donor: Column with the donor, or the sample. None: all cells are of one.
+            reading: `layer`, `input` and `gene_column`, as in `read_cells`.
 
         Raises:
             ValueError: No such column or value, fewer than 2 populations, or an option out of its bounds.
         """
         self.check_options()
-        with opened(source, layer=layer, input=input, gene_column=gene_column) as cells:
+        with opened(source, **reading) as cells:
             return self.fit_groups(Study.of(cells, condition, control, label, donor))
 
     def fit_groups(self, study: Study, groups: list[Group] | None = None) -> CellPerturber:
@@ -346,40 +317,36 @@ class CellPerturber(PerturberOptions, Estimator):
             raise ValueError(f"groups must be at least 2, got {len(groups)}")
         rows = np.unique(np.concatenate([np.concatenate((g.control, g.treated)) for g in groups]))
         values = study.values[rows]
-        number = min(self.components, len(rows) - 1, values.shape[1] - 1)
+        number = min(COMPONENTS, len(rows) - 1, values.shape[1] - 1)
         model = PCA(number, svd_solver="arpack", random_state=self.seed).fit(values)
         self.genes_, self.middle_ = study.genes, model.mean_.astype(np.float64)
         self.axes_ = np.ascontiguousarray(model.components_.T, dtype=np.float64)
         self.shifts_ = Shifts.learned(study, groups, np.stack([self.key(study, g) for g in groups]))
         shifts = self.shifts_
-        self.network_ = _Learned(len(self.genes_), len(groups), number)
-        arrays = {"middle": self.middle_, "axes": self.axes_}
-        arrays |= {"keys": shifts.keys, "shifts": shifts.values, "numbers": shifts.numbers}
-        for name, learned in arrays.items():
-            getattr(self.network_, name).copy_(torch.from_numpy(learned))
+        arrays = {"middle": self.middle_, "axes": self.axes_, "numbers": shifts.numbers}
+        arrays |= {"keys": shifts.keys, "shifts": shifts.values}
+        self.network_ = _Learned(**{name: torch.from_numpy(array) for name, array in arrays.items()})
         self.notes_ = [f"{len(groups)} populations before and after are learned from"]
         for name, width in zip(("new donors", "new types"), shifts.widths, strict=True):
             near = f"near ones first ({width:g} median distances)" if width < max(WIDTHS) else "all alike"
             self.notes_.append(f"{name}: the shifts of known groups, {near}")
         return self
 
-    def study(
-        self,
-        cells: Cells,
-        *,
-        condition: str | None = "condition",
-        control: str = "control",
-        label: str = "cell_type",
-        donor: str | None = None,
-        aliases: Mapping[str, str] | None = None,
-    ) -> Study:
-        """New cells, to be foretold under all perturbations that are known. Arguments and errors: as of `foretell`."""
+    def study(self, cells: Cells, columns: dict[str, Any], aliases: Mapping[str, str] | None = None) -> Study:
+        """New cells, to be foretold under all perturbations that are known, see `foretell`.
+
+        Args:
+            columns: `condition` (None: no cell is treated), `control`, `label` and `donor`.
+        """
         self.require_fitted()
         known = known_genes(cells, self.genes_, aliases, "they count as in the mean cell")
         totals = totals_of(known, self.middle_)
         values = values_of(known, np.arange(len(known)), self.middle_.astype(np.float32), library=totals)
-        columns: dict[str, Any] = {"condition": condition, "control": control, "label": label, "donor": donor}
-        return Study.of_new(known, values, self.genes_, sorted(set(self.shifts_.perturbations)), **columns)
+        rows, perturbations = _populations(known, **columns), sorted(set(self.shifts_.perturbations))
+        groups, lacking = _groups(rows, columns["control"], perturbations)
+        if not groups and not lacking:
+            raise ValueError(f"label: no {columns['label']} has {LEAST} untreated cells or more of one donor")
+        return Study(values, self.genes_, groups, lacking)
 
     def foretell(
         self,
@@ -389,15 +356,13 @@ class CellPerturber(PerturberOptions, Estimator):
         control: str = "control",
         label: str = "cell_type",
         donor: str | None = None,
-        layer: str | None = None,
-        input: str = "auto",  # noqa: A002
-        gene_column: str | None = None,
         aliases: Mapping[str, str] | None = None,
+        **reading: Any,
     ) -> Any:
         """The untreated cells of a source as if they were treated, under each known perturbation.
 
         Args:
-            source, control, label, donor, layer, input, gene_column: As for fit. Treated cells are not looked at.
+            source, control, label, donor, reading: As for fit. Treated cells are not looked at.
             condition: None: no cell of the source is treated.
             aliases: Other names of genes.
 
@@ -408,8 +373,8 @@ class CellPerturber(PerturberOptions, Estimator):
             ValueError: No such column or value, no such population, or none of the genes is known.
         """
         columns: dict[str, Any] = {"condition": condition, "control": control, "label": label, "donor": donor}
-        with opened(source, layer=layer, input=input, gene_column=gene_column) as cells:
-            study = self.study(cells, **columns, aliases=aliases)
+        with opened(source, **reading) as cells:
+            study = self.study(cells, columns, aliases)
             return self.treated(study, [*study.groups, *study.lacking], cells.names)
 
     def treated(self, study: Study, groups: list[Group], names: Shaped[np.ndarray, " cells"]) -> Any:
@@ -481,7 +446,7 @@ class CellPerturber(PerturberOptions, Estimator):
         for name, size in zip(("vocabulary", "groups"), sizes[:2], strict=True):
             if len(tables[name]) != size:
                 raise ValueError(f"{name}.parquet must have {size} rows, it has {len(tables[name])}")
-        self.network_, self.notes_ = weights.build(lambda: _Learned(*sizes)), fitted["notes"]
+        self.network_, self.notes_ = weights.build(lambda: _Learned.empty(*sizes)), fitted["notes"]
         if min(fitted["widths"]) <= 0:
             raise ValueError("widths must be > 0")
         self.genes_ = tables["vocabulary"]["gene"].tolist()

@@ -36,24 +36,21 @@ def of_fit(
     """On a fitted model: cells to draw, what `explain` gave of a few, and `omniset.cells.data.batch_sizes`."""
     sizes, seconds = embedder.sizes_, getattr(embedder, "seconds_", None)
     how, places = flat(drawn.z, int(embedder.seed))
-    kept = f"{sizes['validation']:,} kept back"
-    headline: Items = [("cells", sizes["cells"], kept), ("genes", sizes["genes"], "learned")]
+    headline: Items = [("cells", sizes["cells"], "learned from"), ("genes", sizes["genes"], "learned")]
     headline += [] if seconds is None else [("seconds", Cell(f"{seconds:,.0f}", seconds), "of training")]
     text = "" if len(batches) > 1 else "All cells are taken for one batch: nothing was mixed."
-    watched = [row for row in embedder.history_ if "val_loss" in row] if embedder.patience is not None else []
-    best = int(min(watched, key=lambda row: row["val_loss"])["epoch"]) if watched else None
     groups = drawn.groups or {"all cells": np.full(len(places), "", dtype=object)}
     pictures: list[Block] = [plotted(places, of, how, f"{how} of the vectors, by {by}.") for by, of in groups.items()]
     depth, correlation = _depth(drawn)
     sections = [
         Section("Batches", text, [_table("Their cells, and median counts per cell.", batches.head(LISTED), half=True)]),
-        frame.learning({"": embedder.history_}, kept_epochs={"": best}),
+        frame.learning({"": embedder.history_}),
         Section("Embedding", f"{drawn.sentence} {remark(how)}", pictures),
         depth,
         _genes(explained),
     ]
     taught = f"with {many(len(embedder.types_), 'label')}" if embedder.types_ else "without labels"
-    lead = f"Vectors learned from {many(sizes['training'], 'cell')} and {sizes['genes']:,} genes {taught}."
+    lead = f"Vectors learned from {many(sizes['cells'], 'cell')} and {sizes['genes']:,} genes {taught}."
     numbers = {
         **{"sizes": sizes, "model": embedder.identity(), "seconds": seconds, "history": embedder.history_},
         "batches": batches.to_dict("records"),

@@ -34,11 +34,14 @@ Vectors: TypeAlias = Float[Tensor, "cells out"]
 BINS, COUNT_DIM = 10, 512
 SLOTS, POSITIVES, NEGATIVES, SHARED = 2048, 512, 512, 512
 CLIP = 0.8  # of the gradient's norm
+WEIGHT_DECAY = 0.01  # of AdamW
 SENTENCES = {"slots": SLOTS, "positives": POSITIVES, "negatives": NEGATIVES}
-# What encoder_options may set beside those: the branches of the network, and the genes that a batch shares.
+# What encoder_options may set beside those: sizes and branches of the network, and the genes that a batch shares.
 DEFAULTS: dict[str, Any] = {
     **SENTENCES,
     "shared": SHARED,
+    "depth": 2,
+    "num_heads": 4,
     "token_dim": None,
     "read_counts": True,
     "dataset_token": True,
@@ -114,7 +117,7 @@ class SeedModel(nn.Module):
         dropout: Of the outputs of attention and FFN and within the dataset head, in training.
 
     Raises:
-        ValueError: A size out of bounds; vectors of another shape or not finite.
+        ValueError: A size out of bounds.
     """
 
     vectors: Tensor
@@ -138,15 +141,10 @@ class SeedModel(nn.Module):
         super().__init__()
         check_sizes(genes=genes, token_dim=token_dim, depth=depth, ffn_dim=ffn_dim, output_dim=output_dim)
         check_sizes(dim=dim, num_heads=num_heads, dataset_dim=dataset_dim)
-        if not isinstance(datasets, int) or isinstance(datasets, bool) or datasets < 0:
-            raise ValueError(f"datasets must be an integer >= 0, got {datasets!r}")
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout must be >= 0 and < 1, got {dropout!r}")
         self.genes, self.datasets, self.depth_scalar = genes, datasets, depth_scalar
         if vectors is None:
             self.vectors = nn.Parameter(torch.randn(genes, token_dim))
         else:
-            _check_vectors(vectors, genes, token_dim)
             self.register_buffer("vectors", vectors.detach().to(torch.get_default_dtype(), copy=True))
         self.cls = nn.Parameter(torch.randn(token_dim))
         self.encoder = nn.Sequential(nn.Linear(token_dim, dim), nn.LayerNorm(dim), nn.SiLU())
@@ -178,11 +176,11 @@ class SeedModel(nn.Module):
         tasks: Int[Tensor, "cells tasks"],
         depth: Float[Tensor, " cells"] | None = None,
     ) -> SeedOutput:
-        """Read the cells' sentences and predict their task genes: `encode`, `decode` and `dataset_logits` in one."""
+        """Read the cells' sentences and predict their task genes, and which dataset they are of."""
         z, dataset = self.encode(genes, counts, multiplicity)
         if dataset is None:
             return SeedOutput(z, self.decode(z, tasks, depth), None)
-        return SeedOutput(z, self.decode(z, tasks, depth, self.dataset_vector(dataset)), self.dataset_logits(dataset))
+        return SeedOutput(z, self.decode(z, tasks, depth, self.dataset_embedder(dataset)), self.dataset_head(dataset))
 
     def tokens(self, genes: Genes, counts: Counts | None = None, multiplicity: Multiplicity | None = None) -> SetBatch:
         """The transformer's input: (B, 1 + N, d), with a dataset token (B, 1 + N + 1, d).
@@ -191,12 +189,7 @@ class SeedModel(nn.Module):
             genes: (B, N) positions in the table of vectors.
             counts: (B, N) what the count encoder reads; None: nothing is added to the tokens.
             multiplicity: (B, N), 0 for padding, whose genes and counts may be anything. Default: 1.
-
-        Raises:
-            ValueError: A position out of the table; counts for a model without.
         """
-        if counts is not None and self.count_encoder is None:
-            raise ValueError("counts were given to a model made with counts=False")
         if multiplicity is None:
             multiplicity = torch.ones_like(genes, dtype=self.cls.dtype)
         present = multiplicity > 0
@@ -242,18 +235,9 @@ class SeedModel(nn.Module):
 
         Args:
             genes: (B, T) positions in the table of vectors.
-            depth: (B,) the depth scalar.
-            dataset: (B, dataset_dim) from `dataset_vector`, or any such vector to ask of another dataset.
-
-        Raises:
-            ValueError: depth or dataset is given to a model made without it, or is missing.
+            depth: (B,) the depth scalar, of a model that reads it.
+            dataset: (B, dataset_dim), of a model with a dataset token: a linear map of its output, or any such vector.
         """
-        for name, value, wanted in (("depth", depth, self.depth_scalar), ("dataset", dataset, self.datasets > 0)):
-            if (value is not None) != wanted:
-                raise ValueError(
-                    f"{name} must {'' if wanted else 'not '}be given: the model was made with"
-                    f"{'' if wanted else 'out'} it"
-                )
         given = [z] + ([depth[:, None]] if depth is not None else []) + ([dataset] if dataset is not None else [])
         same = torch.cat(given, 1)[:, None].expand(-1, genes.shape[1], -1)  # for all genes of a cell
         return self.binary_decoder(torch.cat([self._encoded(genes), same], 2))[..., 0]
@@ -268,63 +252,13 @@ class SeedModel(nn.Module):
         dataset = z.new_zeros(len(z), self.dataset_embedder.out_features) if self.datasets else None
         return self.decode(z, tasks, z.new_full((len(z),), depth) if self.depth_scalar else None, dataset)
 
-    def dataset_vector(self, output: Vectors) -> Float[Tensor, "cells dataset_dim"]:
-        """The decoder's dataset vector (B, dataset_dim), from the dataset token's output (B, out)."""
-        self._need_datasets()
-        return self.dataset_embedder(output)
-
-    def dataset_logits(self, output: Vectors) -> Float[Tensor, "cells datasets"]:
-        """Which dataset a cell is of (B, datasets), from the dataset token's output (B, out)."""
-        self._need_datasets()
-        return self.dataset_head(output)
-
-    def start_from(self, other: SeedModel, datasets: Sequence[int | None]) -> None:
-        """Take over the weights of a model of the same sizes and genes.
-
-        Args:
-            datasets: For each data set of this model, its number in the other. One that the other does not know, None,
-                starts as the mean of all that it knows.
-
-        Raises:
-            ValueError: One of both has a dataset token, and the other has none.
-        """
-        if bool(self.datasets) != bool(other.datasets):
-            words = ("has none, as of one batch", "has a dataset token, as of several")
-            raise ValueError(
-                f"start_from {words[bool(other.datasets)]}, this model {words[bool(self.datasets)]}: give both several "
-                'batches, or encoder_options={"dataset_token": False} to both'
-            )
-        state = other.state_dict()
-        if self.datasets:
-            for name in ("dataset_head.4.weight", "dataset_head.4.bias"):
-                known = state[name]
-                state[name] = torch.stack([known.mean(0) if i is None else known[i] for i in datasets])
-        self.load_state_dict(state)
-
-    def _need_datasets(self) -> None:
-        if not self.datasets:
-            raise ValueError("the model was made with datasets=0: it tells no datasets apart")
-
     def _encoded(self, genes: Genes) -> Float[Tensor, "cells genes dim"]:
         """SiLU(LN(Linear(v / ||v||))), each gene of the batch once: it is the same in every cell."""
         distinct, where = genes.unique(return_inverse=True)
-        if len(distinct) and not 0 <= int(distinct[0]) <= int(distinct[-1]) < self.genes:
-            bad = int(distinct[0]) if distinct[0] < 0 else int(distinct[-1])
-            raise ValueError(f"genes must be >= 0 and < {self.genes}, got {bad}")
         return self.encoder(F.normalize(self.vectors[distinct], dim=-1))[where]
 
     def _special(self, token: Tensor, cells: int) -> Float[Tensor, "cells 1 dim"]:
         return self.encoder(token).expand(cells, 1, -1)
-
-
-def _check_vectors(vectors: Tensor, genes: int, token_dim: int) -> None:
-    if vectors.shape != (genes, token_dim):
-        raise ValueError(f"vectors must be (genes, token_dim) = ({genes}, {token_dim}), got {tuple(vectors.shape)}")
-    if vectors.is_meta:
-        return
-    bad = ~vectors.isfinite().all(1)
-    if bool(bad.any()):
-        raise ValueError(f"vectors must be finite, that of gene {int(bad.nonzero()[0])} is not")
 
 
 def seed_loss(
@@ -349,14 +283,7 @@ def seed_loss(
             counts are left out of the means. Default: all count.
         dataset_logits: None: without the third term.
         datasets: The cells' datasets, from 0.
-
-    Raises:
-        ValueError: shared out of bounds, or one of dataset_logits and datasets without the other.
     """
-    if not 0 <= shared <= prediction.shape[1]:
-        raise ValueError(f"shared must be >= 0 and at most the {prediction.shape[1]} tasks, got {shared}")
-    if (dataset_logits is None) != (datasets is None):
-        raise ValueError("dataset_logits and datasets must be given together")
     mask = torch.ones_like(target, dtype=torch.bool) if mask is None else mask
     error = (prediction - target).where(mask, 0)
     loss = _mean_norm(error, mask) + _mean_norm(error[:, :shared].mT, mask[:, :shared].mT)
@@ -444,17 +371,8 @@ def sentence(
         negatives: Most genes of count 0 among them.
         measured: Which genes the cell's source has; the others are neither drawn nor count as tasks. Default: all.
 
-    Raises:
-        ValueError: A count that is negative or not finite, by its gene; a size that is negative.
     """
-    for name, size in (("slots", slots), ("positives", positives), ("negatives", negatives)):
-        if size < 0:
-            raise ValueError(f"{name} must be >= 0, got {size}")
     values = counts.astype(np.float64)
-    bad = ~((values >= 0) & (values < np.inf))
-    if bad.any():
-        gene = int(bad.argmax())
-        raise ValueError(f"counts must be finite and >= 0, gene {gene} has {counts[gene]}")
     measured = np.ones(len(values), dtype=bool) if measured is None else measured
     c = np.log1p(np.where(measured, values, 0))
     shared = np.zeros(0, dtype=np.int64) if shared is None else shared
@@ -497,11 +415,16 @@ def options_of(given: dict[str, Any] | None) -> dict[str, Any]:
 
     Raises:
         TypeError: A name that is none of them.
+        ValueError: A negative number of genes.
     """
     unknown = sorted(set(given or {}) - set(DEFAULTS))
     if unknown:
         raise TypeError(f"architecture 'seed' does not take {', '.join(unknown)}; it takes {', '.join(DEFAULTS)}")
-    return DEFAULTS | (given or {})
+    chosen = DEFAULTS | (given or {})
+    for name in (*SENTENCES, "shared"):
+        if chosen[name] < 0:
+            raise ValueError(f"{name} must be >= 0, got {chosen[name]}")
+    return chosen
 
 
 class SeedBatches:
@@ -509,13 +432,13 @@ class SeedBatches:
 
     def __init__(self, cells: Cells, batch: Int[np.ndarray, " cells"], options: dict[str, Any], seed: int) -> None:
         self.cells, self.batch, self.options, self.seed = cells, batch, options, seed
-        self.blocks = {True: Blocks(cells), False: Blocks(cells)}
+        self.blocks = Blocks(cells)
 
     def __call__(self, keys: list[Key], training: bool) -> SeedBatch:
         rows = np.array([i for _, i in keys])
-        rng = np.random.default_rng([self.seed, keys[0][0] if training else 2**31, zlib.crc32(rows.tobytes())])
+        rng = np.random.default_rng([self.seed, keys[0][0], zlib.crc32(rows.tobytes())])
         shared = draw_shared(len(self.cells.genes), rng, self.options["shared"])
-        made = sentences(self.cells, rows, self.blocks[training].take(rows), self.options, rng, shared)
+        made = sentences(self.cells, rows, self.blocks.take(rows), self.options, rng, shared)
         return replace(made, datasets=torch.from_numpy(self.batch[rows]))
 
 
@@ -553,18 +476,12 @@ class SeedModule(TrainingModule):
         self.shared = shared
 
     def training_step(self, batch: SeedBatch, index: int) -> Tensor:
-        return self._step(batch, "train")
-
-    def validation_step(self, batch: SeedBatch, index: int) -> None:
-        self._step(batch, "val")
-
-    def _step(self, batch: SeedBatch, stage: str) -> Tensor:
         network = self.network
         depth = batch.depth if network.depth_scalar else None
         output = network(*read_by(network, batch), batch.tasks, depth)
         shared, datasets = min(self.shared, network.genes), batch.datasets if network.datasets else None
         loss = seed_loss(output.prediction, batch.targets, shared, batch.mask, output.dataset_logits, datasets)
-        self.log(f"{stage}_loss", loss, batch_size=len(batch))
+        self.log("train_loss", loss, len(batch))
         return loss
 
 

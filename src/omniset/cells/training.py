@@ -17,7 +17,7 @@ from omniset.cells.data import Cells
 from omniset.cells.metrics import LISI_NEIGHBOURS, lisi, neighbours
 from omniset.cells.model import SCALE, CellEncoder, CellModel, negative_binomial_loss, principal_axes
 from omniset.report.blocks import many
-from omniset.training.data import EpochSampler, Key, Lesson
+from omniset.training.data import EpochSampler, Key
 from omniset.training.fit import TrainingModule
 
 BLOCK = 64  # cells that are next to each other in a file and are read together
@@ -28,6 +28,7 @@ FOLLOW = 5.0  # weight of the centres' distance from their cells: how fast they 
 SAMPLE = 20_000  # cells, at most, whose principal axes are computed
 HIDDEN = 0.2  # mean share of a cell's expressed genes that the encoder may not see, and has to predict
 LOOKED_AT = 2_000  # cells, at most, whose batches are looked at
+LABEL_WEIGHT = 10.0  # of telling types apart, where cells are labelled
 
 
 def start_from_axes(
@@ -101,9 +102,7 @@ class BlockSampler(EpochSampler):
     """
 
     def __iter__(self) -> Iterator[Key]:
-        if self.seed is None:
-            yield from super().__iter__()
-            return
+        assert self.seed is not None
         rng = np.random.default_rng([self.seed, self.epoch])
         blocks = np.split(self.positions, np.flatnonzero(np.diff(self.positions // BLOCK)) + 1)
         order = rng.permutation(len(blocks))
@@ -143,8 +142,7 @@ class Blocks:
 
 
 class CellBatches:
-    """Batches of (epoch, position) pairs. What is hidden depends on (seed, epoch, cells) alone; when not training, on
-    the cells alone.
+    """Batches of (epoch, position) pairs. What is hidden depends on (seed, epoch, cells) alone.
 
     Args:
         batch: Number of the batch of each cell.
@@ -159,14 +157,13 @@ class CellBatches:
         types: Int[np.ndarray, " cells"] | None = None,
     ) -> None:
         self.cells, self.batch, self.seed, self.types = cells, batch, seed, types
-        self.blocks = {True: Blocks(cells), False: Blocks(cells)}
+        self.blocks = Blocks(cells)
         self.measured = None if cells.measured.all() else cells.measured
 
     def __call__(self, keys: list[Key], training: bool) -> CellBatch:
-        epoch = keys[0][0] if training else 2**31
         rows = np.array([i for _, i in keys])
-        counts = self.blocks[training].take(rows)
-        rng = np.random.default_rng([self.seed, epoch, zlib.crc32(rows.tobytes())])
+        counts = self.blocks.take(rows)
+        rng = np.random.default_rng([self.seed, keys[0][0], zlib.crc32(rows.tobytes())])
         cell = np.repeat(np.arange(len(rows)), np.diff(counts.indptr))
         # Cells differ in how much is hidden: none to twice the mean.
         share = rng.uniform(0, 2 * HIDDEN, len(rows))[cell]
@@ -182,32 +179,6 @@ class CellBatches:
         )
 
 
-def lesson(
-    batches: Any,
-    train: Int[np.ndarray, " train"],
-    validation: Int[np.ndarray, " validation"],
-    *,
-    batch_size: int,
-    whole: bool = False,
-) -> Lesson:
-    """Training and validation on batches of `CellBatches` or `SeedBatches`, of cells by blocks.
-
-    Args:
-        train, validation: Positions, each in ascending order.
-        whole: Whether the last cells of an epoch are left out where they fill no batch.
-    """
-    return Lesson(
-        batches,
-        train,
-        validation,
-        batch_size=batch_size,
-        seed=batches.seed,
-        move=lambda made, device: made.to(device),
-        sampler=BlockSampler,
-        whole=whole,
-    )
-
-
 class CellModule(TrainingModule):
     """Likelihood of the counts plus alignment of the batches, and of labelled cells their types.
 
@@ -219,42 +190,33 @@ class CellModule(TrainingModule):
 
     Args:
         alignment: lambda.
-        label_weight: gamma.
     """
 
     network: CellModel
 
-    def __init__(self, network: CellModel, *arguments: Any, alignment: float, label_weight: float, **more: Any) -> None:
+    def __init__(self, network: CellModel, *arguments: Any, alignment: float, **more: Any) -> None:
         super().__init__(network, *arguments, **more)
-        self.alignment, self.label_weight = alignment, label_weight
+        self.alignment = alignment
 
     def training_step(self, batch: CellBatch, index: int) -> Tensor:
-        done = self.global_step / self.steps
-        return self._step(batch, "train", min(1.0, 2 * done))
-
-    def validation_step(self, batch: CellBatch, index: int) -> None:
-        self._step(batch, "val", 1.0)
-
-    def _step(self, batch: CellBatch, stage: str, warm: float) -> Tensor:
         network, batches = self.network, self.network.decoder.batches
+        warm = min(1.0, 2 * self.global_step / self.steps)
         z = network.encoder(batch.seen, batch.library, measured=batch.measured)
         one_hot = torch.nn.functional.one_hot(batch.batch, batches).to(z.dtype)
         log_share = network.decoder(z, one_hot, batch.measured)
         dispersion = network.decoder.log_dispersion
         total = negative_binomial_loss(batch.counts, batch.where, log_share, dispersion, batch.measured).mean()
         parts = {"reconstruction": total}
-        if self.alignment and batches > 1 and stage == "train":
+        if self.alignment and batches > 1:
             moved, clusters = network.alignment(z, batch.batch)
             parts["alignment"] = moved
             total = total + warm * self.alignment * moved
             parts["clusters"] = FOLLOW * clusters
         if network.types is not None and batch.types is not None:
             parts["types"] = network.types(z, batch.types)
-            total = total + self.label_weight * parts["types"]
-        several: dict[str, Any] = {"batch_size": len(z)}
-        self.log(f"{stage}_loss", total, **several)
-        for name, value in parts.items():
-            self.log(f"{stage}_{name}", value, **several)
+            total = total + LABEL_WEIGHT * parts["types"]
+        for name, value in {"loss": total, **parts}.items():
+            self.log(f"train_{name}", value, len(z))
         # The centres follow the cells, which do not feel them: this is no part of the model's own loss.
         return total + parts.get("clusters", 0.0)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from omniset.cells.options import AnnotatorOptions, EmbedderOptions, PerturberOptions, Reading
+from omniset.cells.options import AnnotatorOptions, EmbedderOptions, Reading
 from omniset.cli.options import Saving, given, split, takes
 from omniset.cli.parts import find, in_parts
 from omniset.options import Computing
@@ -21,8 +21,6 @@ VECTORS = (".h5ad", ".npy", ".parquet", ".csv", ".tsv")  # files that embed writ
 def inspect(
     files: list[str],
     batch_key: str | None = None,
-    model: Path | None = None,
-    aliases: Path | None = None,
     **options: Any,
 ) -> None:
     """Say what files of cells hold, and what fit would make of them.
@@ -32,20 +30,13 @@ def inspect(
     Args:
         files: An .h5ad file, a zarr store, a 10x .h5 file, a pattern such as "runs/*.h5ad", or several of these.
         batch_key: Column of obs with the batch, as fit would be given it.
-        model: Folder that fit wrote: says how many of its genes are here.
-        aliases: Table of two columns, alias and name, for genes that are spelled otherwise than there.
     """
     from omniset.cells import inspection
-    from omniset.cells.embedder import CellEmbedder
 
-    others = _aliases(aliases)
-    embedder = None if model is None else CellEmbedder.load(model)
     with noted() as notes, _opened(files, options) as cells:
         scan = cells.scan(options["progress"])
         inspection.describe(cells, scan)
-        if embedder is not None:
-            inspection.match_model(cells, embedder, model, others)
-        inspection.plan(cells, batch_key, int((scan.cells > 0).sum()))
+        inspection.plan(cells, batch_key, int(scan.seen.sum()))
         say_notes(notes())
 
 
@@ -61,7 +52,6 @@ def fit(
     start_from: Path | None = None,
     resume: bool = False,
     aliases: Path | None = None,
-    explain_cells: str | None = None,
     **options: Any,
 ) -> None:
     """Learn vectors of cells from their counts, without labels, or with those that there are.
@@ -81,8 +71,7 @@ def fit(
         aliases: Table of two columns, alias and name, for genes that are spelled otherwise than the vectors, or than in
             start_from.
         start_from: Folder of a fitted model to learn on from: with its genes and its weights. Sizes must be the same.
-        explain_cells: Names of the cells whose genes the report explains, separated by commas. null: six in the middle
-            of clusters.
+            Not for architecture "seed".
         resume: Go on with an interrupted run in the same folder.
     """
     from omniset.cells import projection, report
@@ -96,7 +85,6 @@ def fit(
     from omniset.runs.processes import one_voice
     from omniset.tables.gene_vectors import read_gene_vectors
 
-    named = split(explain_cells)
     embedder = CellEmbedder(**given(EmbedderOptions, options))
     with one_voice(1, 1):
         embedder.check_arguments()
@@ -106,7 +94,6 @@ def fit(
         about |= {"makes": ["CellEmbedder"], "reads": [*files, gene_vectors, aliases, start_from]}
         with working_folder(out, "cells", "fit", **about) as folder, _opened(files, options) as cells:
             codes, names = batch_codes(cells, batch_key, label)
-            _known_cells(cells, named)
             vectors = None if gene_vectors is None else read_gene_vectors(gene_vectors)
             others = _aliases(aliases)
             batches = "1 batch" if len(names) == 1 else f"{len(names):,} batches"
@@ -119,7 +106,7 @@ def fit(
             telling(embedder.progress)("writing the report")
             cells = cells.on(embedder.genes_, others)  # as in the fit
             drawn = projection.draw(embedder, cells, codes, batch_key, embedder.seed)
-            chosen = projection.central(drawn, embedder.seed) if named is None else named
+            chosen = projection.central(drawn, embedder.seed) if embedder.architecture == "multiset" else []
             genes = embedder.explain(cells, chosen, top=report.GENES) if chosen else None
             run = folder.about(f"Model of {_title(files)}", embedder.notes_)
             folder.write(
@@ -143,7 +130,6 @@ def embed(
     files: list[str],
     model: Path = Path("model"),
     out: Path = Path("embedded.h5ad"),
-    overwrite: bool = False,
     aliases: Path | None = None,
     **options: Any,
 ) -> None:
@@ -155,9 +141,8 @@ def embed(
         files: As for fit.
         model: Folder that fit wrote.
         out: Ends in .h5ad: one .h5ad file is copied as it is, with the vectors in obsm["X_omniset"]; of others, obs and
-            the vectors are written, without counts. Or in .npy, .parquet, .csv or .tsv: the vectors alone, rows in the
-            order of the cells.
-        overwrite: Replace vectors that the file itself has in obsm["X_omniset"].
+            the vectors are written, without counts. Vectors that the file itself has there are others in the copy. Or
+            in .npy, .parquet, .csv or .tsv: the vectors alone, rows in the order of the cells.
         aliases: Table of two columns, alias and name, for genes that are spelled otherwise than in the model.
     """
     from omniset.cells import outputs
@@ -166,8 +151,6 @@ def embed(
     embedder, kind = _load(model, options), outputs.kind_to_write(out)
     with noted() as notes, _opened(files, options, out) as cells:
         whole = outputs.copyable(cells) if kind == "h5ad" else None
-        if whole is not None and not overwrite:
-            outputs.refuse_existing(whole)
         z, seconds = _vectors(embedder, cells, aliases)
         outputs.write_vectors(kind, out, cells, whole, z, embedder.provenance())
         say(f"{many(len(z), 'cell')} in {seconds:,.1f} s: {len(z) / max(seconds, 1e-9):,.0f} cells/s")
@@ -262,50 +245,41 @@ def decode(
     out: Path = Path("expected.h5ad"),
     genes: str | None = None,
     batch: str | None = None,
-    library: float = 10000.0,
     aliases: Path | None = None,
     **options: Any,
 ) -> None:
-    """Write the counts that the model expects of each cell: without noise, and as one batch would show them.
+    """Write the counts that the model expects of each cell, of 10,000: without noise, and as one batch would show them.
 
-    Example: omniset cells decode embedded.h5ad --model model --genes CD3E,MS4A1 --out expected.parquet
+    Example: omniset cells decode new.h5ad --model model --genes CD3E,MS4A1 --out expected.parquet
 
     Args:
-        files: As for fit; or what embed wrote, with the same model.
+        files: As for fit.
         model: Folder that fit wrote.
         out: Ends in .h5ad, .npy, .parquet, .csv or .tsv: a row per cell, a column per gene.
         genes: Names of genes, separated by commas. null: all that the model knows.
         batch: As this batch, one of those learned from, would show them. null: mean over the batches.
-        library: Sum of the counts of each cell.
         aliases: Table of two columns, alias and name, for genes that are spelled otherwise than in the model.
     """
     from omniset.cells import outputs
     from omniset.runs.progress import Progress
     from omniset.tables.files import listed
 
-    if not 0 < library < float("inf"):
-        raise ValueError(f"library must be > 0, got {library:g}")
     embedder, kind = _load(model, options), outputs.kind_to_write(out)
     if batch is not None and batch not in embedder.batches_:
         raise ValueError(f"batch must be one of those learned from, {listed(embedder.batches_)}; got {batch!r}")
     columns = embedder.columns_of(split(genes))
     names = [embedder.genes_[i] for i in columns]
-    with noted() as notes:
-        known = outputs.embedded(files, embedder, model, out)
-        if known is None:
-            with _opened(files, options, out) as cells:
-                z, _ = _vectors(embedder, cells, aliases)
-                known = z, cells.obs.set_axis(cells.names, axis=0)
-        z, obs = known
+    with noted() as notes, _opened(files, options, out) as cells:
+        z, _ = _vectors(embedder, cells, aliases)
         with Progress("decoding", len(z), embedder.progress, unit="cells") as progress:
 
             def blocks() -> Iterator[Any]:
                 for start in range(0, len(z), outputs.TOGETHER):
                     some = z[start : start + outputs.TOGETHER]
-                    yield embedder.decode(some, batch=batch, library=float(library))[:, columns]
+                    yield embedder.decode(some, batch=batch)[:, columns]
                     progress.at(start + len(some))
 
-            outputs.write_counts(kind, out, obs, names, blocks(), embedder.provenance())
+            outputs.write_counts(kind, out, cells, names, blocks(), embedder.provenance())
         say_notes(notes())
         say(f"Written to {out}: expected counts, {len(z):,} cells x {len(names):,} genes")
 
@@ -343,7 +317,6 @@ def explain_cells(
     if out is not None:
         kind_of(out)
     with noted() as notes, _opened(files, options, out) as source:
-        _known_cells(source, named)
         on = embedder.on(source, _aliases(aliases))
         if named is None:
             named = projection.central(projection.draw(embedder, on, None, None, embedder.seed), embedder.seed)
@@ -360,7 +333,7 @@ def explain_cells(
 
 
 @takes(Reading)
-@takes(PerturberOptions)
+@takes(Computing, "progress")
 @takes(Saving, "replace")
 def perturb(
     files: list[str],
@@ -403,24 +376,21 @@ def perturb(
     if perturber is None and aliases is not None:
         raise ValueError("aliases are for perturber, whose genes may be spelled otherwise")
     columns: dict[str, Any] = {"condition": condition, "control": control, "label": label, "donor": donor}
-    arguments, written = given(PerturberOptions, options), ["foretold.h5ad"]
-    used = {name: arguments[name] for name in ("device", "progress")}
-    fitted = None if perturber is None else CellPerturber.load(perturber, **used)
+    arguments, written = given(Computing, options), ["foretold.h5ad"]
+    fitted = None if perturber is None else CellPerturber.load(perturber, **arguments)
     kind = "evaluation" if fitted is None else "prediction"
-    about: dict[str, Any] = {"seed": arguments["seed"], "device": "cpu", "reads": [*files, perturber, aliases]}
+    about: dict[str, Any] = {"seed": 0, "device": "cpu", "reads": [*files, perturber, aliases]}
     with working_folder(out, "cells", kind, **about) as folder, _opened(files, options) as cells:
         if fitted is None:
             study = Study.of(cells, **columns)
-            evaluation: Any = evaluate_perturbation(
-                study, say if arguments["progress"] else lambda line: None, **arguments
-            )
+            evaluation: Any = evaluate_perturbation(study, say if options["progress"] else lambda line: None)
             fitted, groups, table = CellPerturber(**arguments).fit_groups(study), study.lacking, None
             fitted.write(folder.path / "perturber")
             notes = [*cells.notes, *fitted.notes_, *(evaluation.notes if evaluation else [])]
             written = ["perturber/", *(written if groups else [])]
             foretold = f"{many(len(groups), 'population')} not measured after treatment are foretold"
         else:
-            study = fitted.study(cells, **columns, aliases=_aliases(aliases))
+            study = fitted.study(cells, columns, _aliases(aliases))
             evaluation = evaluate_foretold(study, fitted) if study.groups else None
             groups, table = [*study.groups, *study.lacking], fitted.populations(study)
             notes = [*cells.notes, *([] if evaluation is None else evaluation.notes)]
@@ -442,19 +412,17 @@ def perturb(
 
 
 @takes(Reading)
-@takes(EmbedderOptions)
+@takes(EmbedderOptions, "epochs", "seed", "device", "progress", as_at_fit=True)
 @takes(Saving, "replace")
 def evaluate(
     files: list[str],
     batch_key: str | None = None,
     label_key: str = "cell_type",
+    model: Path | None = None,
     out: Path = Path("evaluation"),
     methods: str | None = None,
     resume: bool = False,
     seeds: int = 3,
-    inductive: bool = True,
-    gene_vectors: Path | None = None,
-    aliases: Path | None = None,
     task: Literal["embed", "annotate"] = "embed",
     **options: Any,
 ) -> None:
@@ -466,42 +434,42 @@ def evaluate(
         files: As for fit.
         batch_key: As for fit.
         label_key: Column of obs with the cell types: for comparison only, never learned from.
+        model: Folder that fit wrote: what is compared is fitted anew, with its options and gene vectors. null: with
+            the defaults of fit.
         out: Folder for the report, the metrics and the rows of every seed.
         methods: To compare with, separated by commas: pca, harmony, scvi; of annotation logistic, balanced, pca,
             symphony. null: all; those that are not installed are left out, and this is said.
         seeds: How often all of it is done, each time with another seed.
-        inductive: Also leave one batch out at a time, and embed it with what the others taught. Annotation is always
-            of batches left out.
-        gene_vectors: As for fit.
-        aliases: As for fit.
         resume: Keep what is done in the same folder.
         task: What is compared: embed, the vectors; annotate, the types of new cells.
     """
     from omniset.cells import report
+    from omniset.cells.embedder import CellEmbedder
     from omniset.cells.evaluate import evaluate as compare
     from omniset.cells.evaluate_annotation import evaluate_annotation
     from omniset.report import multiqc
     from omniset.report.run import working_folder
     from omniset.runs import devices
 
-    arguments, read = given(EmbedderOptions, options), given(Reading, options)
-    about: dict[str, Any] = {"seed": arguments["seed"], "device": devices.find(arguments["device"]).type}
+    asked = {name: value for name, value in given(EmbedderOptions, options).items() if value is not None}
+    embedder = CellEmbedder(**asked) if model is None else CellEmbedder.load(model, **asked)
+    embedder.check_arguments()
+    about: dict[str, Any] = {"seed": embedder.seed, "device": devices.find(embedder.device).type, "resume": resume}
+    about["reads"] = [*files, model]
     same: dict[str, Any] = {"batch_key": batch_key, "label_key": label_key, "methods": split(methods), "seeds": seeds}
-    same |= {"resume": resume, "say": say if arguments["progress"] else lambda line: None, **read, **arguments}
-    if task == "annotate" and (gene_vectors is not None or aliases is not None):
-        raise ValueError("gene_vectors and aliases are for task=embed")
-    with working_folder(out, "cells", "evaluation", **about, reads=files, resume=resume) as folder:
-        advice = []
+    same |= {"model": embedder, "resume": resume, "say": say if embedder.progress else lambda line: None}
+    with working_folder(out, "cells", "evaluation", **about) as folder:
+        same |= {"folder": folder.path, **given(Reading, options)}
         found: Any
+        advice: list[str] = []
         if task == "annotate":
-            called = evaluate_annotation(files, **same, folder=folder.path)
-            run = folder.about(f"Annotation of {_title(files)}, evaluated", called.notes)
-            page, found = report.of_annotation_evaluation(called, run), called
+            found = evaluate_annotation(files, **same)
+            run = folder.about(f"Annotation of {_title(files)}, evaluated", found.notes)
+            page = report.of_annotation_evaluation(found, run)
         else:
-            more: dict[str, Any] = {"inductive": inductive, "gene_vectors": gene_vectors, "aliases": _aliases(aliases)}
-            embedded = compare(files, **same, **more, folder=folder.path)
-            page = report.of_evaluation(embedded, folder.about(f"Evaluation on {_title(files)}", embedded.notes))
-            found, advice = embedded, [embedded.advice()]
+            found = compare(files, **same)
+            advice = [found.advice()]
+            page = report.of_evaluation(found, folder.about(f"Evaluation on {_title(files)}", found.notes))
         comparison = found.comparison
         comparison.write_rows(folder.path / "scores.csv.gz")
         folder.write(
@@ -554,17 +522,6 @@ def _vectors(embedder: Any, cells: Any, aliases: Path | None) -> tuple[Any, floa
     known.scan(embedder.progress)
     start = time.perf_counter()
     return embedder.transform(known), time.perf_counter() - start
-
-
-def _known_cells(cells: Any, named: Sequence[str] | None) -> None:
-    """Before any work is spent on them."""
-    if named is None:
-        return
-    if not named:
-        raise ValueError("cells must name at least one cell")
-    known = set(cells.names)
-    if lacking := [name for name in named if name not in known]:
-        raise ValueError(f"cell {lacking[0]!r} is not there; names are such as {str(cells.names[0])!r}")
 
 
 def _title(files: list[str]) -> str:

@@ -10,10 +10,12 @@ of all others. The cells of the type that were kept back with them are new.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float32, Float64, Int
+from scipy.stats import median_abs_deviation
 
 from omniset.cells.classifiers import Classifiers
 
@@ -73,20 +75,16 @@ class Novelty:
 
     def _relative(self, column: int, numbers: Numbers, calls: Codes) -> Float64[np.ndarray, " cells"]:
         known, values = self.known[:, column].astype(np.float64), numbers[:, column].astype(np.float64)
-        of_all, width = np.median(known), _deviation(known)
+        of_all, width = np.median(known), median_abs_deviation(known)
         relative = np.zeros(len(values))
         for code in np.unique(calls):
             of_type = known[self.calls == code]
             weight = len(of_type) / (len(of_type) + SHRINKAGE)
             middle = weight * np.median(of_type) + (1 - weight) * of_all if len(of_type) else of_all
-            spread = weight * _deviation(of_type) + (1 - weight) * width if len(of_type) else width
+            spread = weight * median_abs_deviation(of_type) + (1 - weight) * width if len(of_type) else width
             here = calls == code
             relative[here] = (values[here] - middle) / max(spread, FLOOR)
         return relative
-
-
-def _deviation(values: Float64[np.ndarray, " cells"]) -> float:
-    return float(np.median(np.abs(values - np.median(values))))
 
 
 def _surprise(
@@ -100,23 +98,6 @@ def _surprise(
     if not len(excess) or excess.mean() <= FLOOR:
         return -np.log(share)
     return np.where(given > start, -np.log(TAIL) + (given - start) / excess.mean(), -np.log(share))
-
-
-@dataclass(frozen=True)
-class LeftOut:
-    """One type left out.
-
-    Attributes:
-        type: Its number.
-        cells: Of it that were kept back.
-        unknown: Share of these that is called unknown.
-        called: The number of the type that most of the others are called.
-    """
-
-    type: int
-    cells: int
-    unknown: float
-    called: int
 
 
 def types_left_out(numbers: Int[np.ndarray, "types parts"]) -> list[tuple[int, int]]:
@@ -140,7 +121,7 @@ def type_left_out(
     types: int,
     error: float,
     seed: int,
-) -> LeftOut | None:
+) -> dict[str, Any] | None:
     """A type left out. None: there is nothing else to learn from, or to compare with.
 
     Args:
@@ -152,6 +133,10 @@ def type_left_out(
         batches: Their batches.
         types: How many there are.
         error: Share of known cells that may be unknown, in each batch.
+
+    Returns:
+        `type`, its number; `cells` of it that were kept back; `unknown`, the share of these that is called unknown;
+        `called`, the number of the type that most of the others are called.
     """
     new = of_held == code
     if len(np.unique(y)) < 2 or new.all():
@@ -165,4 +150,5 @@ def type_left_out(
     novelty = Novelty.learned(numbers[~new], calls[~new], batches[~new], error)
     unknown = novelty.unknown(numbers[new], calls[new])
     others = calls[new] if unknown.all() else calls[new][~unknown]
-    return LeftOut(code, int(new.sum()), float(unknown.mean()), int(np.bincount(others).argmax()))
+    called, share = int(np.bincount(others).argmax()), float(unknown.mean())
+    return {"type": code, "cells": int(new.sum()), "unknown": share, "called": called}
