@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from genome_oracle import EVERY, FRAME, fit_split, some_counts, some_frame
 
-from omniset.genomes import calibration, training
+from omniset.genomes import calibration, evaluate, training
 from omniset.genomes.calibration import LEVELS
 
 
@@ -13,6 +13,7 @@ from omniset.genomes.calibration import LEVELS
 def _quickly():
     """Baselines need not be trained well; of few clades one is kept back, and asked at two qualities."""
     with pytest.MonkeyPatch.context() as patch:
+        assert evaluate.CONDITIONS  # are made of all levels, before these are patched
         patch.setattr(calibration, "LEVELS", [(90.0, 5.0), (60.0, 0.0)])
         patch.setattr(training, "VALIDATION_FRACTION", 0.2)
         for options in training.TRAINING.values():
