@@ -113,14 +113,15 @@ class Split:
         anew: bool = False,
     ) -> None:
         from omniset.genomes import GenomeCompleter, read_qualities, read_table, read_taxonomy
+        from omniset.genomes.evaluate import TEST_FRACTION
         from omniset.genomes.metadata import RANKS, lineages
-        from omniset.genomes.training import Clades, Genomes, split
+        from omniset.genomes.training import VALIDATION_FRACTION, Clades, Genomes, split
 
         genomes, taxonomy, quality = read_table(table), read_taxonomy(metadata), read_qualities(metadata)
         # Validation genomes stay out of the model, unless it learns anew from all.
-        completer = GenomeCompleter(seed=seed, refit=anew, progress=False)
+        completer = GenomeCompleter(seed=seed, progress=False)
         clades = Clades.of(genomes.counts, taxonomy, genomes.names, completer.clade)
-        parts = split(clades.groups, (0.2, completer.validation_fraction), np.random.default_rng(seed))
+        parts = split(clades.groups, (TEST_FRACTION, VALIDATION_FRACTION), np.random.default_rng(seed))
         train, self.test, validation = parts
         kept = KEPT / "_".join(["model", str(seed), *["told"] * told, *["poor"] * poor, *["anew"] * anew])
         if (kept / "config.json").exists():
@@ -128,7 +129,7 @@ class Split:
         else:
             print(f"split {seed}: training, {kept.name}", flush=True)
             learned, about = poorer(genomes, quality, seed) if poor else (genomes, quality)
-            how = {"quality": about if told else None, "also": ["knn-likelihood"]}
+            how = {"quality": about if told else None, "also": ["knn-likelihood"], "refit": anew}
             completer.fit_split(learned, taxonomy, clades, train, validation, **how)
             print(completer.notes_, flush=True)
             completer.save(kept)
@@ -164,7 +165,7 @@ class Split:
 
     def level(self, condition: Any) -> Any:
         """What validation says at a condition."""
-        from omniset.genomes.thresholds import at_quality
+        from omniset.genomes.calibration import at_quality
 
         return at_quality(self.completer.levels_, *condition.level)
 
@@ -385,7 +386,7 @@ def relatives(table: Path, metadata: Path, seed: int) -> dict[str, Any]:
     from omniset.genomes import GenomeCompleter, read_table, read_taxonomy
     from omniset.genomes.evaluate import SCORES
     from omniset.genomes.metadata import lineages
-    from omniset.genomes.training import Clades, degraded, split
+    from omniset.genomes.training import VALIDATION_FRACTION, Clades, degraded, split
     from omniset.runs.files import plain
     from omniset.trials.comparison import OURS, Comparison
 
@@ -393,13 +394,13 @@ def relatives(table: Path, metadata: Path, seed: int) -> dict[str, Any]:
     frames, splits = [], []
     for number in range(seed, seed + SPLITS):
         print(f"split {number}: relatives", flush=True)
-        first, anew = (GenomeCompleter(seed=number, refit=refit, progress=False) for refit in (False, True))
+        first, anew = (GenomeCompleter(seed=number, progress=False) for _ in range(2))
         clades, rng = Clades.of(genomes.counts, taxonomy, genomes.names, anew.clade), np.random.default_rng(number)
-        parts = split(clades.groups, (2 * anew.validation_fraction,), rng)
+        parts = split(clades.groups, (2 * VALIDATION_FRACTION,), rng)
         asked = {"learned": rng.choice(parts[0], len(parts[1]) // 2, replace=False)}
         asked["kept back"] = rng.choice(parts[1], len(parts[1]) // 2, replace=False)
         train, validation = (np.setdiff1d(part, test) for part, test in zip(parts, asked.values(), strict=True))
-        first.fit_split(genomes, taxonomy, clades, train, validation)
+        first.fit_split(genomes, taxonomy, clades, train, validation, refit=False)
         anew.fit_split(genomes, taxonomy, clades, train, validation, also=("knn-likelihood", *TRAINED))
         everything = np.sort(np.concatenate([train, validation]))
         known, _ = anew.genomes_of(genomes, clades, everything, everything[:0])
@@ -456,22 +457,30 @@ def trained_long(table: Path, metadata: Path, seed: int) -> dict[str, Any]:
     the document's own noise.
     """
     from omniset.genomes import GenomeCompleter, GenomeTable, read_table, read_taxonomy
-    from omniset.genomes.evaluate import CONDITIONS, SCORES, of_genomes
+    from omniset.genomes.evaluate import CONDITIONS, SCORES, TEST_FRACTION, of_genomes
     from omniset.genomes.metadata import lineages
-    from omniset.genomes.training import TRAINING, UNTRAINED, Clades, Genomes, apply_all, split
+    from omniset.genomes.training import (
+        TRAINING,
+        UNTRAINED,
+        VALIDATION_FRACTION,
+        Clades,
+        Genomes,
+        apply_all,
+        split,
+    )
     from omniset.runs.files import plain
     from omniset.trials.comparison import Comparison
 
     genomes, taxonomy = read_table(table), read_taxonomy(metadata)
-    completer = GenomeCompleter(seed=seed, refit=False)
+    completer = GenomeCompleter(seed=seed)
     clades, rng = Clades.of(genomes.counts, taxonomy, genomes.names, completer.clade), np.random.default_rng(seed)
-    train, test, validation = split(clades.groups, (0.2, completer.validation_fraction), rng)
+    train, test, validation = split(clades.groups, (TEST_FRACTION, VALIDATION_FRACTION), rng)
     frequent = np.flatnonzero((genomes.counts[train] > 0).sum(0) >= FREQUENT * len(train))
     drawn = np.sort(rng.choice(frequent, VOCABULARY, replace=False))
     genomes = GenomeTable(genomes.names, [genomes.families[i] for i in drawn], genomes.counts[:, drawn].tocsr())
     with patch.dict(TRAINING["seed"], epochs=LONG):
         also = [name for name in OF_SEED if name in (*UNTRAINED, *TRAINING)]
-        where = {"folder": KEPT / "seed", "resume": True}
+        where = {"folder": KEPT / "seed", "resume": True, "refit": False}
         completer.fit_split(genomes, taxonomy, clades, train, validation, also=also, **where)
     suite, known = completer.network_, Genomes(completer.columns(genomes), clades, train, validation)
     names, of_clade = np.array(genomes.names)[test], lineages(taxonomy, genomes.names)[completer.clade].to_numpy()[test]

@@ -76,7 +76,7 @@ VERBS = {
     "genomes complete": f"made/mags.tsv {USE} {OUT}",
     "genomes complete, parts": PARTS,
     "genomes explain": f"GENOME00002 FAM00001 made/mags.tsv --model model --progress false {OUT}.csv",
-    "genomes evaluate": f"{GENOMES} --seeds 1 --epochs 1 --methods pca {OUT}",
+    "genomes evaluate": f"{GENOMES} --seeds 1 --epochs 1 {OUT}",
     "cells fit": f"all.h5ad --epochs 2 --embedding_dim 8 --dim 8 {CELLS} {OUT}",
     "cells embed": f"all.h5ad {USE} {OUT}.h5ad",
     "cells embed, parts": PARTS,

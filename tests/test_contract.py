@@ -20,6 +20,7 @@ from omniset.cli import main
 from omniset.estimators.options import SetOptions
 from omniset.genomes import evaluate
 from omniset.genomes.options import CompleterOptions
+from omniset.genomes.training import TRAINING
 from omniset.microbiomes.options import ClassifierOptions
 from omniset.regions.options import PredictorOptions
 from omniset.training.fit import TrainingModule
@@ -102,8 +103,7 @@ SYSTEMS = [
         "genomes simulate --out sim --genomes 60 --families 61 --mags 3",
         f"fit sim/families.tsv --taxonomy sim/taxonomy.tsv --epochs 2 --clade genus {QUIET}",
         f"complete sim/mags.tsv --out used {QUIET}",
-        "evaluate sim/families.tsv --taxonomy sim/taxonomy.tsv --seeds 1 --epochs 1 --methods pca --clade genus "
-        f"{QUIET}",
+        f"evaluate sim/families.tsv --taxonomy sim/taxonomy.tsv --seeds 1 --epochs 1 {QUIET}",
         CompleterOptions,
     ),
     System(
@@ -160,6 +160,8 @@ def done(request, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         asked = [c for c in evaluate.CONDITIONS if c.name in ("100/0", *evaluate.DECISIVE)]
         patch.setattr(evaluate, "CONDITIONS", asked)
+        for about in TRAINING.values():
+            patch.setitem(about, "epochs", 1)  # baselines of genomes need not be trained well
         patch.chdir(folder)
         if callable(system.data):
             system.data()
@@ -167,7 +169,7 @@ def done(request, tmp_path_factory):
             assert main([*system.data.split()]) == 0
         assert system.run("fit", folder, "--out", "model") == 0
         assert system.run("use", folder, "--model", "model") == 0
-        of_model = ["--model", "model"] if system.name == "sets" else []
+        of_model = ["--model", "model"] if system.name in ("sets", "genomes") else []
         assert system.run("evaluate", folder, "--out", "evaluation", *of_model) == 0
         yield Done(system, folder)
 
@@ -300,7 +302,7 @@ def test_a_folder_is_of_one_run(done, capsys):
 
 
 def test_a_model_is_not_replaced_by_an_evaluation(done, capsys):
-    of_model = ["--model", "model"] if done.system.name == "sets" else []
+    of_model = ["--model", "model"] if done.system.name in ("sets", "genomes") else []
     assert done.system.run("evaluate", done.folder, "--out", "model", *of_model) == 2
     assert "out=model" in capsys.readouterr().err
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]
 ENDLESS = {  # far more than there is time for
     "sets": "--epochs=100000 --patience=null",
-    "genomes": "--epochs=100000 --patience=null",
+    "genomes": "--epochs=100000",
     "cells": "--epochs=100000",
     "regions": "--epochs=100000",
     "microbiomes": "--epochs=100000",
@@ -30,6 +30,7 @@ ENDLESS = {  # far more than there is time for
 def words_of(tmp_path, monkeypatch):
     """A command that fits a system without end, in a folder with its data."""
     monkeypatch.setattr(ClassifierOptions, "PATIENCE", None)
+    monkeypatch.setattr("omniset.genomes.training.PATIENCE", None)
 
     def make(name):
         (system,) = (one for one in SYSTEMS if one.name == name)

@@ -27,7 +27,7 @@ SMALL = {  # settings of commands that take long; only how much is computed diff
     "explain": ["--steps", "2"],
     "genomes simulate": ["--genomes", "40", "--families", "40", "--mags", "6"],
     "genomes fit": ["--epochs", "1"],
-    "genomes evaluate": ["--epochs", "1", "--methods", "pca"],
+    "genomes evaluate": ["--epochs", "1"],
     "cells fit": ["--epochs", "1"],
     "regions simulate": ["--regions", "40", "--genes", "40"],
     "regions fit": ["--method", "attention"],

@@ -29,7 +29,7 @@ CONFIG = {
         "new": {"new": "simulated/mags.tsv"},
         "options": {
             "fit": "--clade genus --epochs 1 --device cpu",
-            "report": "--clade genus --epochs 1 --seeds 1 --methods pca --device cpu",
+            "report": "--clade genus --epochs 1 --seeds 1 --device cpu",
         },
     },
     "cells": {

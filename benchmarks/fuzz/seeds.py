@@ -681,7 +681,7 @@ def model_of_genomes(path: Path, rng: Generator) -> None:
 
     table = rng.poisson(0.8, (40, 30))
     frame = pd.DataFrame(table, [f"g{i}" for i in range(40)], [f"COG{i:04d}" for i in range(1, 31)])
-    given = {"device": "cpu", "progress": False, "epochs": 1, "validation_fraction": 0.25}
+    given = {"device": "cpu", "progress": False, "epochs": 1}
     _saved(path, GenomeCompleter(**given).fit(GenomeTable.from_frame(frame)))
 
 

@@ -5,14 +5,17 @@ import pandas as pd
 import pytest
 from genome_oracle import EVERY, FRAME, fit_split, some_counts, some_frame
 
-from omniset.genomes import training
-from omniset.genomes.thresholds import LEVELS
+from omniset.genomes import calibration, evaluate, training
+from omniset.genomes.calibration import LEVELS
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _quickly():
-    """Baselines need not be trained well."""
+    """Baselines need not be trained well; of few clades one is kept back, and asked at two qualities."""
     with pytest.MonkeyPatch.context() as patch:
+        assert evaluate.CONDITIONS  # are made of all levels, before these are patched
+        patch.setattr(calibration, "LEVELS", [(90.0, 5.0), (60.0, 0.0)])
+        patch.setattr(training, "VALIDATION_FRACTION", 0.2)
         for options in training.TRAINING.values():
             patch.setitem(options, "epochs", 1)
         yield
@@ -20,7 +23,9 @@ def _quickly():
 
 @pytest.fixture(scope="session")
 def completer():
-    return fit_split(also=EVERY[1:], levels=LEVELS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(calibration, "LEVELS", LEVELS)
+        return fit_split(also=EVERY[1:])
 
 
 @pytest.fixture(scope="session")

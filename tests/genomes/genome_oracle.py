@@ -10,15 +10,14 @@ import lzma
 
 import numpy as np
 import pandas as pd
-import pytest
 import scipy.sparse as sp
 import torch
 
-from omniset.genomes import GenomeCompleter, GenomeTable, thresholds
+from omniset.genomes import GenomeCompleter, GenomeTable
 from omniset.genomes.noise import LEAST_FOREIGN, LEAST_MISSED, NoiseModel, Observed
 from omniset.genomes.training import UNTRAINED, Clades, Suite
 
-TRAINED = ("evidence", "seed", "pca")
+TRAINED = ("evidence", "seed", "pca", "autoencoder")
 FAMILIES = 41  # a prime that is no other size, so that the families' axis of a tensor is known by it
 
 
@@ -206,10 +205,7 @@ def write(path, text):
 
 # ---------------------------------------------------------------------- a small completer
 
-SMALL = {
-    **{"epochs": 1, "batch_size": 7, "device": "cpu"},
-    **{"far": "keep", "validation_fraction": 0.2, "progress": False},
-}
+SMALL = {"epochs": 1, "device": "cpu", "progress": False}
 EVERY = ("evidence", *UNTRAINED, "pca")
 SPLIT = (np.arange(24)[np.arange(24) % 6 < 5], np.arange(24)[np.arange(24) % 6 == 5])
 FRAME, TAXONOMY = some_frame(), some_taxonomy()
@@ -220,13 +216,20 @@ def table(frame=FRAME):
     return GenomeTable.from_frame(frame)
 
 
-def fit_split(frame=FRAME, also=(), architecture="evidence", levels=((90.0, 5.0), (60.0, 0.0)), **options):
+def fit_split(frame=FRAME, also=(), architecture="evidence", refit=True, far=False, **options):
+    """far: Some genomes may be far from the references; else none is."""
     found = table(frame)
     clades = Clades.of_taxonomy(TAXONOMY, found.names, "family")
     model = GenomeCompleter(architecture, **(SMALL | options))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(thresholds, "LEVELS", list(levels))
-        return model.fit_split(found, TAXONOMY, clades, *SPLIT, also=also)
+    model.fit_split(found, TAXONOMY, clades, *SPLIT, also=also, refit=refit)
+    return model if far else without_limit(model)
+
+
+def without_limit(model):
+    """The same model; no genome is far from its references."""
+    for level in (*model.levels_, *model.accessory_levels_):
+        level.novelty = 1.0
+    return model
 
 
 @contextlib.contextmanager

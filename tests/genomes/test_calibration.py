@@ -1,6 +1,5 @@
 """What is learned from degraded validation genomes, against plain loops."""
 
-import json
 import math
 
 import numpy as np
@@ -10,9 +9,9 @@ import torch
 from genome_oracle import corrected, rates, some_counts, suite_of
 from scipy import stats
 
-from omniset.genomes import thresholds
-from omniset.genomes.noise import LOSSES, cross_entropy, lose_runs
-from omniset.genomes.thresholds import GRID, LEVELS, Level, at_quality, of_json, reliability, to_json
+from omniset.genomes import calibration
+from omniset.genomes.calibration import GRID, LEVELS, Level, at_quality, reliability, to_json
+from omniset.genomes.noise import LOSSES, lose_runs
 from omniset.genomes.training import ERROR, Clades, Genomes, apply_all, degraded
 
 SIGMAS = 4.5
@@ -176,16 +175,16 @@ def test_precision_by_hand(rng):
     p = np.concatenate([rng.random(400), GRID, rng.uniform(0.9, 1, 200 - len(GRID))]).reshape(12, 50)
     right, possible = rng.random(p.shape) < p, rng.random(p.shape) < 0.7
     groups = np.array([4, 4, 4, 1, 1, 7, 7, 7, 7, 2, 2, 2])
-    bounds, expected = (f(p, right, possible, groups) for f in (thresholds.precision_bounds, precision_by_hand))
+    bounds, expected = (f(p, right, possible, groups) for f in (calibration.precision_bounds, precision_by_hand))
     assert [f is None for f in bounds] == [e is None for e in expected]
     assert 0 < sum(f is None for f in bounds) < len(GRID)
     assert [f for f in bounds if f is not None] == pytest.approx([e for e in expected if e is not None])
-    alone = thresholds.precision_bounds(
+    alone = calibration.precision_bounds(
         p, right, possible, np.zeros(12, dtype=int)
     )  # of one clade, genomes are what varies
     assert alone[0] == pytest.approx(precision_by_hand(p, right, possible, np.arange(12))[0])
     nothing = np.zeros((3, 5))
-    assert thresholds.precision_bounds(nothing, nothing > 0, nothing > 0, np.arange(3)) == [None] * len(GRID)
+    assert calibration.precision_bounds(nothing, nothing > 0, nothing > 0, np.arange(3)) == [None] * len(GRID)
 
 
 def test_precision_is_a_lower_bound(rng):
@@ -194,7 +193,7 @@ def test_precision_is_a_lower_bound(rng):
     for _ in range(300):
         share = rng.beta(8, 2, 9)  # of each clade; the mean is 0.8
         right = rng.random((9, 400)) < share[:, None]
-        below += thresholds.precision_bounds(np.full((9, 400), 0.7), right, right | True, np.arange(9))[0] < 0.8
+        below += calibration.precision_bounds(np.full((9, 400), 0.7), right, right | True, np.arange(9))[0] < 0.8
     assert 0.85 < below / 300 < 0.96
 
 
@@ -240,18 +239,6 @@ def test_what_validation_says_between_levels():
     assert at_quality(few, 70.0, 1.0) is few[1]
 
 
-def test_cross_entropy_by_hand(rng):
-    z, y = rng.normal(size=(5, 7)) * 3, rng.random((5, 7)) < 0.5
-    p = 1 / (1 + np.exp(-z))
-    assert mean_of(z, y) == pytest.approx(-np.mean(y * np.log(p) + (1 - y) * np.log(1 - p)))
-    assert mean_of(np.array([[2000.0, -2000.0]]), np.array([[False, False]])) == 1000
-    assert mean_of(z.astype(np.float32), y) == pytest.approx(mean_of(z, y), rel=1e-6)
-
-
-def mean_of(log_odds, truth):
-    return float(cross_entropy(torch.from_numpy(log_odds).double(), torch.from_numpy(truth).double()).mean())
-
-
 # ---------------------------------------------------------------------- calibration
 
 
@@ -259,8 +246,8 @@ def calibrate(methods, genomes, seed, levels=SOME_LEVELS):
     """Of the first method; another one may have the references."""
     method, *others = methods.values()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(thresholds, "LEVELS", levels)
-        return thresholds.calibrate(method, genomes, seed, references=others[0].references if others else None)[0]
+        patch.setattr(calibration, "LEVELS", levels)
+        return calibration.calibrate(method, genomes, seed, references=others[0].references if others else None)[0]
 
 
 @pytest.fixture(scope="module")
@@ -311,14 +298,14 @@ def test_calibration_where_rare_families_are_known_to_be_lost_more_often(genomes
     """Thresholds are those of genomes that lost them so, intervals hold for all losses, of log-odds that know it."""
     name, rows, level = "pca", genomes.validation, (70.0, 0.0)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(thresholds, "LEVELS", [level])
-        _, (one,) = thresholds.calibrate(methods[name], genomes, 4)
+        patch.setattr(calibration, "LEVELS", [level])
+        _, (one,) = calibration.calibrate(methods[name], genomes, 4)
     noise, off = methods[name].noise, []
     for lost in LOSSES:
         noisy = apply_all({name: methods[name]}, genomes, rows, level, "estimated", 4000, lost=lost, shift=True)[name]
         batch = next(observed for _, observed, _ in degraded(genomes, rows, level, "estimated", 4000, lost))
         with torch.no_grad():
-            odds = methods[name](batch) + noise.shift(batch, noise.accessory())
+            odds = methods[name](batch) + noise.shift(batch)
         p = 1 / (1 + np.exp(-odds.double().numpy()))
         assert np.allclose(noisy.shifted.probability, p, atol=1e-6)
         assert not np.allclose(noisy.probability, p, atol=1e-3)
@@ -379,10 +366,3 @@ def test_genes_of_a_run_are_lost_together():
     assert len(set(left)) > 3
     assert (lose_runs(np.full(50, 4), 1.0, rng) == 4).all()
     assert lose_runs(np.zeros(3, dtype=int), 0.5, rng).tolist() == [0, 0, 0]
-
-
-def test_there_and_back_as_json(calibrated):
-    assert of_json(json.loads(json.dumps(to_json(calibrated)))) == calibrated
-    made = [level(added=[0.5] * len(GRID))]
-    back = of_json(json.loads(json.dumps(to_json(made))))
-    assert back[0].threshold("added", 0.5) == made[0].threshold("added", 0.5) == GRID[0]

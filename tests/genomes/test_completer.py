@@ -9,8 +9,8 @@ import pytest
 import torch
 from genome_oracle import EVERY, FRAME, SMALL, SPLIT, TAXONOMY, by, fit_split, table
 
-from omniset.genomes import GenomeCompleter
-from omniset.genomes.thresholds import LEVELS
+from omniset.genomes import GenomeCompleter, calibration, training
+from omniset.genomes.calibration import LEVELS
 from omniset.genomes.training import Clades
 
 
@@ -25,9 +25,10 @@ def equal(a, b):
 # ---------------------------------------------------------------------- fit
 
 
-def test_same_seed_same_bits_and_other_seed_others(completer):
+def test_same_seed_same_bits_and_other_seed_others(completer, monkeypatch):
+    monkeypatch.setattr(calibration, "LEVELS", LEVELS)
     torch.manual_seed(11)
-    again = fit_split(also=EVERY[1:], levels=LEVELS)
+    again = fit_split(also=EVERY[1:])
     after = torch.rand(1)
     assert equal(weights(again), weights(completer))
     assert again.history_ == completer.history_
@@ -39,8 +40,10 @@ def test_same_seed_same_bits_and_other_seed_others(completer):
     assert torch.equal(after, torch.rand(1))  # the caller's random numbers are left alone
 
 
-def test_genomes_of_other_parts_are_not_looked_at():
+@pytest.mark.filterwarnings("ignore:.*are far from")
+def test_genomes_of_other_parts_are_not_looked_at(monkeypatch):
     """Their counts may be anything: weights, vocabulary, calibration and predictions are the same to the bit."""
+    monkeypatch.setattr(training, "MOST_REFERENCES", 11)
     clades = Clades.of_taxonomy(TAXONOMY, list(FRAME.index), "family")
     train, validation = SPLIT[0][SPLIT[0] % 6 != 2], SPLIT[1]
     rest = np.flatnonzero(np.arange(24) % 6 == 2)
@@ -51,7 +54,7 @@ def test_genomes_of_other_parts_are_not_looked_at():
     frame.iloc[rest, 7] = 3
     found = []
     for some in (frame, other):
-        model = GenomeCompleter(**SMALL | {"max_references": 11})
+        model = GenomeCompleter(**SMALL)
         found.append(model.fit_split(table(some), TAXONOMY, clades, train, validation, also=["pca", "knn"]))
     one, two = found
     assert FRAME.columns[7] not in one.families_
@@ -80,15 +83,13 @@ def test_fit_splits_by_clade():
     assert model.with_taxonomy_
 
 
-def test_vocabulary_and_references_are_bounded():
-    model = fit_split(min_genomes=7, max_references=9)
-    carriers = (FRAME > 0).sum()
-    assert model.families_ == carriers.index[carriers >= 7].tolist()
-    assert 0 < len(model.families_) < FRAME.shape[1]
+def test_vocabulary_and_references_are_bounded(monkeypatch):
+    monkeypatch.setattr(training, "MOST_REFERENCES", 9)
+    model = fit_split(FRAME.assign(COG9999=0))
+    assert model.families_ == FRAME.columns.tolist()
     assert len(model.references_) == 9
-    rare = f"{FRAME.shape[1] - len(model.families_)} of {FRAME.shape[1]} families"
     assert model.notes_ == [
-        f"{rare} are not in min_genomes=7 genomes learned from, and are left out of the vocabulary",
+        f"1 of {FRAME.shape[1] + 1} families are not in any genome learned from, and are left out of the vocabulary",
         "9 of 24 genomes are kept to compare with, drawn over the clades",
         "4 genomes of 1 clade ('F5') told weights and thresholds, before all was learned anew with them",
         "these are few clades: a precision that they tell may not hold in clades that are unlike them",
@@ -107,19 +108,11 @@ def test_without_taxonomy_each_genome_may_be_its_own_clade():
     assert (model.references_["lineage"] == "").all()
 
 
-IN_ORDER = "must be two percentages in order, from 0 to 100, got"
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"architecture": "lstm"}, "architecture must be one of evidence, seed, got 'lstm'"),
-        ({"completeness": (90.0, 30.0)}, f"completeness {IN_ORDER} 90"),
-        ({"contamination": (0.0, 130.0)}, f"contamination {IN_ORDER} 0.0, 130"),
-        ({"completeness": (0.3, 1.0)}, "is 0.3 to 1, which seem to be fractions: give percent, such as 30, 100"),
-        ({"completeness": (0.3, 100.0)}, "completeness is 0.3 to 100, which seem to be fractions"),
         ({"clade": "order"}, "there is no validation genome: 3 clades of rank 'order' cannot be split"),
-        ({"min_genomes": 99}, "no family is in min_genomes=99 training genomes"),
     ],
 )
 def test_bad_arguments(arguments, message):
@@ -127,12 +120,9 @@ def test_bad_arguments(arguments, message):
         GenomeCompleter(**SMALL | arguments).fit(FRAME, TAXONOMY)
 
 
-def test_few_genomes_and_contamination_as_a_fraction_are_told():
-    with (
-        pytest.warns(UserWarning, match="contamination is 0 to 0.05 percent: if fractions are meant, give 0, 5"),
-        pytest.raises(ValueError, match="table has 7 genomes, at least 8 are needed"),
-    ):
-        GenomeCompleter(**SMALL, contamination=(0.0, 0.05)).fit(FRAME[:7], TAXONOMY)
+def test_few_genomes_are_refused():
+    with pytest.raises(ValueError, match="table has 7 genomes, at least 8 are needed"):
+        GenomeCompleter(**SMALL).fit(FRAME[:7], TAXONOMY)
 
 
 OTHERS = TAXONOMY.assign(phylum=["p__X;p__Y", "c__X", *["p__X"] * 22])
@@ -193,10 +183,10 @@ def test_there_and_back(completer, artefact, mags, quality):
 
 
 def test_the_seed_and_its_options_come_back(tmp_path, mags):
-    model = fit_split(architecture="seed", epochs=1, patience=None)
+    model = fit_split(architecture="seed", learning_rate=0.003)
     model.save(tmp_path)
     again = GenomeCompleter.load(tmp_path)
-    assert again.patience is None
+    assert (again.architecture, again.learning_rate) == ("seed", 0.003)
     assert again.complete(mags).equals(model.complete(mags))
 
 

@@ -1,7 +1,9 @@
 """What is said of genomes, one by one, and why: by methods, qualities, thresholds."""
 
+import copy
 import math
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -9,9 +11,9 @@ import pytest
 import torch
 from genome_oracle import EVERY, FRAME, SPLIT, by, evidence, fit_split, prevalence, table
 
-from omniset.genomes import Genome
+from omniset.genomes import Genome, training
+from omniset.genomes.calibration import GRID, at_quality
 from omniset.genomes.noise import Observed
-from omniset.genomes.thresholds import GRID, at_quality
 
 pytestmark = pytest.mark.filterwarnings("ignore:quality")  # some genomes have none, some qualities no genome
 
@@ -63,7 +65,7 @@ def test_streaming_in_any_batch_size(completer, mags, quality, method, monkeypat
     monkeypatch.setattr(completer, "architecture", method)
     whole = completer.complete(mags, quality)
     for size in (1, 2, 7, 11):
-        monkeypatch.setattr(completer, "batch_size", size)
+        monkeypatch.setattr(training, "BATCH_SIZE", size)
         taken = []
 
         def stream(taken=taken):
@@ -290,56 +292,28 @@ def test_expected_sizes(completer, mags, quality):
         assert found.high == pytest.approx(min(found.expected + at.above * deviation, len(p)))
 
 
-def test_detection(completer, mags, quality, tmp_path):
+def test_rare_families_may_be_lost_more_often(completer, mags, quality):
     """What is known of how families are recovered is Bayes' rule on the log-odds; the intervals are those of it."""
-    noise, rng = completer.network_.noise, np.random.default_rng(0)
-    given = pd.Series(rng.uniform(0.1, 1.0, 12), index=completer.families_[5:17])
-    given["COG9999"] = 0.5  # no family of the model
-    (tmp_path / "detection.tsv").write_text("family\tdetection\n" + "".join(f"{f}\t{v!r}\n" for f, v in given.items()))
     seen = torch.as_tensor(mags[completer.families_].to_numpy(), dtype=torch.float32)
     told = pd.DataFrame(index=mags.index, columns=["completeness", "contamination"], dtype=float)
     told.update(quality)
     observed = Observed(seen, *torch.as_tensor(told.to_numpy() / 100, dtype=torch.float32).unbind(1))
-    factors = noise.accessory()
-    for detection in ("accessory", given, tmp_path / "detection.tsv"):
-        if not isinstance(detection, str):
-            factors[5:17] = torch.as_tensor(given.to_numpy()[:12])
-        shift = noise.shift(observed, factors).numpy()
-        for method in ("evidence", "knn"):
-            with by(completer, method):
-                plain = list(completer.completions(table(mags), quality))
-                found = list(completer.completions(table(mags), quality, detection=detection))
-            for row, (one, other) in enumerate(zip(plain, found, strict=True)):
-                assert np.allclose(other.log_odds, one.log_odds + shift[row], atol=1e-4)
-                at = at_quality(completer.accessory_levels_, other.completeness, other.contamination)
-                p = other.probability
-                high = p.sum() + at.above * np.sqrt((p * (1 - p)).sum())
-                assert other.high == pytest.approx(min(high, len(p)))
-        wide = completer.complete(mags, quality, detection=detection)
-        assert (wide.drop("m8").to_numpy()[seen.numpy()[np.arange(11) != 8] == 0].mean()) > 0.01
+    shift = completer.network_.noise.shift(observed).numpy()
     assert np.abs(shift).max() > 0.5
-
-
-@pytest.mark.parametrize(
-    ("detection", "message"),
-    [
-        (pd.Series({"COG0001": 0.0}), "detection of family 'COG0001' is 0, it must be above 0 and at most 1"),
-        (pd.Series({"COG0001": 1.1}), "detection of family 'COG0001' is 1.1, it must be above 0 and at most 1"),
-        (pd.Series([0.5, 0.6], index=["COG0001"] * 2), "detection: family 'COG0001' is there twice"),
-        (pd.Series({"K00001": 0.5}), "none of its families is in the model's vocabulary: they are such as 'K00001'"),
-        ("family\tdetection\nCOG0001\t2\n", "line 2: column 'detection' is '2', it must be above 0 and at most 1"),
-        ("family\tdetection\nCOG0001\t\n", "line 2: column 'detection' is '', it must be above 0 and at most 1"),
-        ("family\tdetection\nCOG0001\t1\nCOG0001\t1\n", "line 3: family 'COG0001' is there twice"),
-        ("family\tdetection\n\t1\n", "line 2: has no family"),
-        ("family\tother\nCOG0001\t1\n", "detection"),
-    ],
-)
-def test_bad_detection(completer, mags, tmp_path, detection, message):
-    if isinstance(detection, str):
-        (tmp_path / "d.tsv").write_text(detection)
-        detection = tmp_path / "d.tsv"
-    with pytest.raises(ValueError, match=message):
-        completer.complete(mags, detection=detection)
+    for method in ("evidence", "knn"):
+        with by(completer, method):
+            plain = list(completer.completions(table(mags), quality))
+            found = list(completer.completions(table(mags), quality, detection="accessory"))
+            wide = completer.complete(mags, quality, detection="accessory")
+        for row, (one, other) in enumerate(zip(plain, found, strict=True)):
+            assert np.allclose(other.log_odds, one.log_odds + shift[row], atol=1e-4)
+            assert np.array_equal(wide.iloc[row], other.probability)
+            at = at_quality(completer.accessory_levels_, other.completeness, other.contamination)
+            p = other.probability
+            high = p.sum() + at.above * np.sqrt((p * (1 - p)).sum())
+            assert other.high == pytest.approx(min(high, len(p)))
+    with pytest.raises(ValueError, match="detection must be 'accessory' or None, got 'detection.tsv'"):
+        completer.complete(mags, detection="detection.tsv")
 
 
 def test_contigs_are_judged_as_a_whole(completer, monkeypatch):
@@ -373,54 +347,42 @@ def test_contigs_are_judged_as_a_whole(completer, monkeypatch):
     assert found.removed.sum() >= plain.removed.sum()
 
 
-def test_novelty(completer):
-    """A reference is as near as can be; a genome of random families is flagged."""
-    rng = np.random.default_rng(0)
-    complete = {"completeness": 100.0, "contamination": 0.0}
+def wary(completer, limit=0.3):
+    """The same model, for which genomes of a greater novelty are far."""
+    found = copy.copy(completer)
+    found.levels_ = [replace(level, novelty=limit) for level in completer.levels_]
+    return found
+
+
+STRANGE = np.random.default_rng(0).random((13, FRAME.shape[1])) < 0.3
+STRANGE = pd.DataFrame(STRANGE.astype(int), [*map(str, range(13))], FRAME.columns)
+
+
+def test_references_are_as_near_as_can_be(completer):
     frame = FRAME.iloc[SPLIT[0]]
-    found = list(completer.completions(table(frame), pd.DataFrame(complete, index=frame.index)))
+    told = pd.DataFrame({"completeness": 100.0, "contamination": 0.0}, index=frame.index)
+    found = list(wary(completer).completions(table(frame), told))
     assert max(c.novelty for c in found) < 0.01
     assert not any(c.far for c in found)
     have = {name: frozenset(np.flatnonzero(row)) for name, row in zip(frame.index, frame.to_numpy(), strict=True)}
     assert all(have[c.nearest] == have[c.name] for c in found)
-    random = pd.DataFrame((rng.random((13, FRAME.shape[1])) < 0.3).astype(int), columns=FRAME.columns).rename(index=str)
-    found = list(completer.completions(table(random), pd.DataFrame(complete, index=random.index)))
-    assert all(c.far for c in found)
-    assert all(any("farther from the reference genomes" in w for w in c.warnings) for c in found)
-    at = at_quality(completer.levels_, 100.0, 0.0)
-    assert all(c.novelty > at.novelty for c in found)
 
 
 def test_far_genomes_are_drawn_towards_what_was_observed(completer):
-    rng = np.random.default_rng(0)
-    strange = pd.DataFrame((rng.random((13, FRAME.shape[1])) < 0.3).astype(int), columns=FRAME.columns).rename(
-        index=str
-    )
-    told = pd.DataFrame({"completeness": 90.0, "contamination": 2.0}, index=strange.index)
-    near = pd.DataFrame({"completeness": 100.0, "contamination": 0.0}, index=FRAME.index[SPLIT[0]])
-    plain = list(completer.completions(table(strange), told))
-    try:
-        completer.far = "warn"
-        with pytest.warns(
-            UserWarning, match="13 of 13 genomes, such as '0', are far from the model's reference genomes"
-        ):
-            drawn = list(completer.completions(table(strange), told))
-        references = FRAME.iloc[SPLIT[0]]
-        assert not any(one.far for one in completer.completions(table(references), near))  # which do not warn
-        completer.far = "stop"
-        with pytest.raises(ValueError, match=r"genome '0' is far from the model's reference genomes \(novelty 0\.\d+"):
-            list(completer.completions(table(strange), told))
-    finally:
-        completer.far = "keep"
+    told = pd.DataFrame({"completeness": 90.0, "contamination": 2.0}, index=STRANGE.index)
+    plain = list(completer.completions(table(STRANGE), told))
+    with pytest.warns(UserWarning, match="13 of 13 genomes, such as '0', are far from the model's reference genomes"):
+        drawn = list(wary(completer).completions(table(STRANGE), told))
     for one, other in zip(plain, drawn, strict=True):
-        limit = at_quality(completer.levels_, 90.0, 2.0).novelty
-        share = min(2 * (one.novelty - limit) / (1 - limit), 1)
+        assert other.far
+        assert not one.far
+        share = min(2 * (one.novelty - 0.3) / (1 - 0.3), 1)
         assert share > 0
         expected = (1 - share) * one.probability + share * one.observed
         assert np.allclose(other.probability, expected, atol=1e-6)
-        assert other.far
         assert other.low <= min(one.low, other.expected)
         assert other.high >= max(one.high, other.expected)
+        assert "farther from the reference genomes" in other.warnings[0]
         assert "drawn towards what was observed" in other.warnings[0]
 
 

@@ -21,6 +21,7 @@ from omniset.genomes.data import (
     read_table,
     read_taxonomy,
 )
+from omniset.genomes.formats import odd_names
 
 TINY = "genome\tCOG0001\tCOG0002\nA\t2\t0\nB\t0\t1\n"
 TINY_CONTENT = [("A", {"COG0001": 2}), ("B", {"COG0002": 1})]
@@ -121,14 +122,14 @@ def test_every_table_gives_the_same_genomes(kind, block, made, tmp_path, monkeyp
     path = tmp_path / ("t.parquet" if "parquet" in kind else "t.csv")
     WRITERS[kind](made, path)
     file = GenomeFile(path)
-    assert file.identifiers == "KO"
     for _ in range(2):
         found = content(file)
         assert [name for name, _ in found] == list(made.index)
         assert dict(found) == expected(made)
+        assert file.identifiers == "KO"
         assert file.position == file.size == path.stat().st_size
         assert [w.split(": ")[1] for w in file.warnings][-1] == "1 genomes have no family at all"
-    ways = {"transposed": "families-by-genomes", "ko: prefix": "picrust2", "long": "long"}
+    ways = {"transposed": "families-by-genomes", "long": "long"}
     assert file.format == next((way for word, way in ways.items() if word in kind), "genomes-by-families")
     assert ("empty cells were read as 0" in "".join(file.warnings)) == ("absent" in kind or "missing" in kind)
 
@@ -225,7 +226,7 @@ def test_identifiers_tell_the_way_round(tmp_path):
     # Strains may be called as carbohydrate-active enzymes are.
     rtab = write(tmp_path / "gene_presence_absence.Rtab", "Gene\tCE10\tx9\nlacZ\t1\t0\ngroup_7\t1\t1\n")
     file = GenomeFile(rtab)
-    assert (file.format, file.warnings) == ("rtab", [])
+    assert (file.format, file.warnings) == ("families-by-genomes", [])
     assert content(file) == [("CE10", {"lacZ": 1, "group_7": 1}), ("x9", {"group_7": 1})]
 
 
@@ -597,6 +598,22 @@ def test_what_is_probably_not_meant_is_told(text, told, tmp_path):
     assert list(file)
     assert len(file.warnings) == 1
     assert told in file.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (["A", "B_1", "Sept-7 lake", "1E10", "Totalis"], []),
+        (["bin.1", "Bin.1"], ["1 genomes such as 'bin.1' differ from another one ('Bin.1') in case or spaces only"]),
+        (["a b", "a  b"], ["1 genomes such as 'a b' differ from another one ('a  b') in case or spaces only"]),
+        (["A", "Grand Total"], ["genomes such as 'Grand Total' seem to be sums"]),
+        (["A", "2-Mar", "#REF!", "1.2E+10"], ["3 genomes such as '#REF!' seem to be what a spreadsheet made of names"]),
+    ],
+)
+def test_odd_names(names, told):
+    found = list(odd_names("genomes", names))
+    assert len(found) == len(told)
+    assert all(words in sentence for words, sentence in zip(told, found, strict=True))
 
 
 def test_a_table_is_read_with_its_warnings(tmp_path):

@@ -9,10 +9,10 @@ import pytest
 from genome_oracle import SMALL, TAXONOMY, some_frame, some_taxonomy
 from sklearn.metrics import brier_score_loss, f1_score, log_loss
 
-from omniset.genomes import GenomeCompleter, thresholds, training
+from omniset.genomes import GenomeCompleter, calibration, training
 from omniset.genomes import evaluate as module
+from omniset.genomes.calibration import GRID, Level, reliability
 from omniset.genomes.evaluate import CONDITIONS, PREVALENCE, SCORES, Evaluation, evaluate, of_genomes, of_whole
-from omniset.genomes.thresholds import GRID, Level, reliability
 from omniset.genomes.training import Noisy
 from omniset.runs.files import plain
 
@@ -311,17 +311,17 @@ def test_what_is_asked_of_ours(rng):
 def shorten(patch):
     """A few conditions and levels; baselines need not be trained well."""
     patch.setattr(module, "CONDITIONS", TESTED)
-    patch.setattr(thresholds, "LEVELS", [(100.0, 0.0), (50.0, 5.0)])
+    patch.setattr(calibration, "LEVELS", [(100.0, 0.0), (50.0, 5.0)])
     for options in training.TRAINING.values():
         patch.setitem(options, "epochs", 1)
 
 
 @pytest.fixture
-def _quickly(monkeypatch):
+def _shortened(monkeypatch):
     shorten(monkeypatch)
 
 
-FRAME, SMALL = some_frame(), SMALL | {"validation_fraction": 0.17}
+FRAME = some_frame()
 
 
 @pytest.fixture(scope="module")
@@ -410,8 +410,9 @@ class StopError(Exception):
     pass
 
 
-@pytest.mark.parametrize("test_fraction", [0.2, 0.4])
-def test_no_clade_is_in_two_parts(test_fraction, monkeypatch):
+@pytest.mark.parametrize("share", [0.2, 0.4])
+def test_no_clade_is_in_two_parts(share, monkeypatch):
+    monkeypatch.setattr(module, "TEST_FRACTION", share)
     frame, taxonomy = some_frame(61, clades=17), some_taxonomy(61, clades=17)
     taxonomy.loc["g07", "family"] = None
     drawn = []
@@ -424,27 +425,28 @@ def test_no_clade_is_in_two_parts(test_fraction, monkeypatch):
     monkeypatch.setattr(GenomeCompleter, "fit_split", captured)
     for seed in range(12):
         with pytest.warns(UserWarning, match="1 of 61 genomes have no family"), pytest.raises(StopError):
-            evaluate(frame, taxonomy, seed=seed, seeds=1, test_fraction=test_fraction, **SMALL)
+            evaluate(frame, taxonomy, seed=seed, seeds=1, **SMALL)
         test, (train, validation, tested) = drawn[-1]
         assert train
         assert validation
         assert tested
         assert len(train | validation | tested) == len(train) + len(validation) + len(tested)
-        assert abs(len(test) / 61 - test_fraction) < 0.1
+        assert abs(len(test) / 61 - share) < 0.1
     assert len({tuple(test) for test, _ in drawn}) > 6
 
 
-@pytest.mark.usefixtures("_quickly")
-def test_genomes_without_a_clade_are_not_drawn_together():
+@pytest.mark.usefixtures("_shortened")
+def test_genomes_without_a_clade_are_not_drawn_together(monkeypatch):
     """Each is a clade of its own, in the split and in the intervals."""
+    monkeypatch.setattr(module, "TEST_FRACTION", 0.4)
     taxonomy = TAXONOMY.copy()
     taxonomy.loc[taxonomy["family"].isin(["F1", "F2", "F4"]), "family"] = ""
     with pytest.warns(UserWarning, match="12 of 24 genomes have no family"):
-        found = evaluate(FRAME, taxonomy, methods=[], seeds=1, test_fraction=0.4, **SMALL)
+        found = evaluate(FRAME, taxonomy, methods=[], seeds=1, **SMALL)
     assert found.rows["clade"].nunique() == found.splits["test clades"][0] > 3
 
 
-@pytest.mark.usefixtures("_quickly")
+@pytest.mark.usefixtures("_shortened")
 def test_resume_reads_what_was_kept(evaluated, folder, monkeypatch):
     kept, calls = GenomeCompleter.fit_split, []
 
@@ -473,7 +475,7 @@ def test_resume_reads_what_was_kept(evaluated, folder, monkeypatch):
     assert calls == [2]
 
 
-@pytest.mark.usefixtures("_quickly")
+@pytest.mark.usefixtures("_shortened")
 def test_the_same_seed_gives_the_same_rows(evaluated):
     again = evaluate(FRAME, TAXONOMY, methods=["pca"], seed=1, seeds=1, **SMALL)
     expected = evaluated.rows[evaluated.rows["seed"] == 1].reset_index(drop=True)
@@ -485,12 +487,9 @@ def test_the_same_seed_gives_the_same_rows(evaluated):
     [
         ({"methods": ["magic"]}, "methods must be out of omniset, as-is, .*, no-network; got 'magic'"),
         ({"seeds": 0}, "seeds must be >= 1, got 0"),
-        ({"test_fraction": 0.0}, "test_fraction must be above 0 and below 0.9, got 0.0"),
-        ({"test_fraction": 0.9}, "test_fraction must be above 0 and below 0.9, got 0.9"),
         ({"precision": 1.0}, "precision must be at least 0.5 and below 1, got 1.0"),
         ({"precision": 0.4}, "precision must be at least 0.5 and below 1, got 0.4"),
-        ({"test_fraction": 0.05}, "test_fraction=0.05 of 24 genomes is less than any clade has"),
-        ({"validation_fraction": 0.01}, "there is no validation genome"),
+        ({"clade": "order"}, "there is no test genome: a share of 0.2 of 24 genomes is less than any clade of rank"),
         ({"clade": "phylum"}, "clade must be a rank that the taxonomy has, order, family; got 'phylum'"),
         (
             {"quality": pd.DataFrame({"completeness": [99.0]}, index=["other"])},

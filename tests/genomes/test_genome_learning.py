@@ -8,7 +8,7 @@ import torch
 from genome_oracle import FRAME, SMALL, SPLIT, TAXONOMY, fit_split, table
 from scipy import integrate
 
-from omniset.genomes import GenomeCompleter, completer, thresholds
+from omniset.genomes import GenomeCompleter, calibration, completer, training
 from omniset.genomes.training import Clades, GenomeModule
 from omniset.training.fit import as_long
 
@@ -36,16 +36,16 @@ def test_the_learning_rate_sums_up_to_what_it_had_at_the_best_epoch(best, epochs
 
 def test_everything_is_learned_anew_but_what_was_kept_back_for(monkeypatch):
     """Weights are those of training on all genomes; histories, levels and the mixture those of the first part."""
-    options, clades = {"patience": 2, "epochs": 4}, Clades.of_taxonomy(TAXONOMY, list(FRAME.index), "family")
-    model = fit_split(**options)
+    monkeypatch.setattr(training, "PATIENCE", 2)
+    clades = Clades.of_taxonomy(TAXONOMY, list(FRAME.index), "family")
+    model = fit_split(epochs=4, far=True)
     single = clades.singles(SPLIT[0], len(SPLIT[1]), model.seed)
     assert len(single) == 4
     rest = np.setdiff1d(SPLIT[0], single)
     genomes, _ = model.genomes_of(table(), clades, rest, SPLIT[1], None, single)
     first, histories = model._learn(genomes, None, False)
-    monkeypatch.setattr(thresholds, "LEVELS", [(90.0, 5.0), (60.0, 0.0)])
     assert model.histories_ == histories
-    assert (model.levels_, model.accessory_levels_) == thresholds.calibrate(first["evidence"], genomes, model.seed)
+    assert (model.levels_, model.accessory_levels_) == calibration.calibrate(first["evidence"], genomes, model.seed)
     assert set(model.references_["genome"]) == set(FRAME.index)
     assert set(genomes.references) == set(rest)
     assert torch.equal(model.network_["evidence"].mixture, first["evidence"].mixture)
@@ -135,12 +135,13 @@ def test_of_many_that_are_kept_back_some_are_asked(monkeypatch):
     assert (model.sizes_["genomes"], model.sizes_["validation"]) == (24, 3)
 
 
-def test_without_refit_what_was_kept_back_stays_out():
+def test_without_refit_what_was_kept_back_stays_out(monkeypatch):
     """But for the mixture, which it tells, and for when to stop: here the last epoch."""
+    monkeypatch.setattr(training, "PATIENCE", None)
     other = FRAME.copy()
     other.iloc[SPLIT[1]] = np.random.default_rng(5).integers(0, 3, (len(SPLIT[1]), FRAME.shape[1]))
-    told, options = ("mixture",), {"refit": False, "patience": None, "epochs": 2}
-    one, two = (fit_split(frame, **options) for frame in (FRAME, other))
+    told = ("mixture",)
+    one, two = (fit_split(frame, refit=False, epochs=2) for frame in (FRAME, other))
     assert same(state(one, told), state(two, told))
     assert one.levels_ != two.levels_
     assert one.notes_[0] == "4 genomes of 1 clade ('F5') told weights and thresholds, and stay out of the model"
@@ -149,7 +150,9 @@ def test_without_refit_what_was_kept_back_stays_out():
 @pytest.mark.parametrize("at", [3, 11])
 def test_a_run_stopped_in_either_part_goes_on(at, tmp_path, monkeypatch):
     """At step 3 of the 4 x 2 on a part of the genomes, or at the third of those on all."""
-    options = {**SMALL, "epochs": 4, "batch_size": 10, "patience": None}
+    monkeypatch.setattr(training, "BATCH_SIZE", 10)
+    monkeypatch.setattr(training, "PATIENCE", None)
+    options = {**SMALL, "epochs": 4}
     whole = GenomeCompleter(**options).fit(FRAME, TAXONOMY)
     step, calls = GenomeModule.training_step, []
 

@@ -19,10 +19,10 @@ from omniset.genomes.training import (
     ERROR,
     HIDDEN,
     Clades,
-    Draws,
     GenomeBatches,
     GenomeModule,
     Genomes,
+    drawn_quality,
     lesson,
     split,
     stated_quality,
@@ -157,9 +157,11 @@ def test_split_fills_its_parts():
 # ---------------------------------------------------------------------- what is drawn
 
 
-def test_quality_of_the_draws():
+def test_quality_of_the_draws(monkeypatch):
+    monkeypatch.setattr(training, "COMPLETENESS", (0.4, 0.9))
+    monkeypatch.setattr(training, "CONTAMINATION", (0.01, 0.2))
     rng = np.random.default_rng(0)
-    drawn = np.array([Draws((0.4, 0.9), (0.01, 0.2)).quality(rng) for _ in range(4000)])
+    drawn = np.array([drawn_quality(rng) for _ in range(4000)])
     c, q, c_told, q_told = drawn.T
 
     def share(of, expected):
@@ -217,8 +219,8 @@ def same(a, b):
 @pytest.mark.parametrize("curriculum", [False, True])
 def test_noise_of_training_is_drawn_anew_each_epoch_and_repeats(curriculum):
     genomes = genomes_of()
-    one, two = (GenomeBatches(genomes, Draws(curriculum=curriculum), 5, 9) for _ in range(2))
-    other = GenomeBatches(genomes, Draws(curriculum=curriculum), 6, 9)
+    one, two = (GenomeBatches(genomes, 5, 9, curriculum) for _ in range(2))
+    other = GenomeBatches(genomes, 6, 9, curriculum)
     epochs = [[item(one, epoch, i) for i in genomes.train] for epoch in range(4)]
     assert all(same(a, item(two, 2, i)) for a, i in zip(epochs[2], genomes.train, strict=True))
     assert all(same(item(one, 2, i), item(one, 2, i)) for i in genomes.train[:3])
@@ -236,7 +238,7 @@ def test_noise_of_training_is_drawn_anew_each_epoch_and_repeats(curriculum):
 @pytest.mark.parametrize("curriculum", [False, True])
 def test_noise_of_validation_never_changes(curriculum):
     genomes = genomes_of()
-    data = GenomeBatches(genomes, Draws(curriculum=curriculum), 5, 9)
+    data = GenomeBatches(genomes, 5, 9, curriculum)
     for i in genomes.validation:
         first = item(data, 0, i, training=False)
         for epoch in (0, 1, 8):
@@ -248,7 +250,7 @@ def test_the_documents_curriculum():
     """Independent noise of families: (.10, .01), (.25, .02), (.50, .05) in the thirds of training."""
     counts = np.concatenate([np.ones((1, 5000), dtype=int), np.zeros((1, 5000), dtype=int)])
     genomes = Genomes(sp.csr_array(counts), codes_of([0, 1]), np.array([0, 1]), np.array([0]))
-    data = GenomeBatches(genomes, Draws(curriculum=True), 0, 9)
+    data = GenomeBatches(genomes, 0, 9, curriculum=True)
     for epoch in range(9):
         for i, expected in enumerate(CURRICULUM[epoch // 3]):
             seen, c, q, *_ = item(data, epoch, i)
@@ -261,7 +263,7 @@ def test_what_is_hidden_from_the_references():
     """A training genome never sees itself; its clade, and the one above, at the shares that were set."""
     genomes = genomes_of(53, clades=11, references=np.arange(0, 50, 2))
     codes = genomes.clades.codes
-    data = GenomeBatches(genomes, Draws(), 0, 400)
+    data = GenomeBatches(genomes, 0, 400)
     masks = codes[genomes.references] == codes[4]
     kinds = []
     for epoch in range(400):
@@ -279,7 +281,7 @@ def test_what_is_hidden_from_the_references():
 def test_weights_of_genomes_of_large_clades():
     groups = np.array([0] * 9 + [1] * 4 + [2] + [3] * 3)
     genomes = Genomes(sp.csr_array(some_counts(17)), codes_of(groups), np.arange(14), np.arange(14, 17))
-    weights = GenomeBatches(genomes, Draws(), 0, 1).weights
+    weights = GenomeBatches(genomes, 0, 1).weights
     expected = np.array([1 / 3] * 9 + [1 / 2] * 4 + [1])
     assert np.allclose(weights[:14], expected / expected.mean())
     assert (weights[14:] == 1).all()
@@ -315,7 +317,7 @@ def test_weights_of_genomes_weigh_the_loss():
     logged = {}
     module.log = lambda name, value, **_: logged.update({name: value})
     genomes = genomes_of()
-    observed, truth, _, none = next(iter(lesson(genomes, Draws(), 5, 1, 0).loader(True)))
+    observed, truth, _, none = next(iter(lesson(genomes, 5, 1, 0).loader(True)))
     observed.excluded, weights = None, torch.tensor([1.0, 0.5, 3.0, 0.0, 0.5])
     observed.counts = observed.counts.double()
     observed.completeness, observed.contamination = observed.completeness.double(), observed.contamination.double()
@@ -342,7 +344,7 @@ def test_the_learning_rate_rises_and_falls(monkeypatch):
         return step(self, batch, index)
 
     monkeypatch.setattr(GenomeModule, "training_step", watched)
-    train(small_method(), genomes_of(), draws=Draws(), epochs=12, **TRAINING)
+    train(small_method(), genomes_of(), epochs=12, **TRAINING)
     steps = 12 * 5  # 25 genomes, 5 at a time
     assert len(rates) == steps
     warm = steps // 20
@@ -354,9 +356,9 @@ def test_the_learning_rate_rises_and_falls(monkeypatch):
 
 def test_history_and_best_weights():
     method = small_method()
-    history = train(method, genomes_of(), draws=Draws(), epochs=4, **TRAINING | {"patience": 9})
+    history = train(method, genomes_of(), epochs=4, **TRAINING | {"patience": 9})
     assert [h["epoch"] for h in history] == [1, 2, 3, 4]
-    batch = next(iter(lesson(genomes_of(), Draws(), 5, 4, 3).loader(False)))
+    batch = next(iter(lesson(genomes_of(), 5, 4, 3).loader(False)))
     assert not method.training
     with torch.no_grad():
         found = float(cross_entropy(method(batch[0]), batch[1]).mean())
@@ -365,7 +367,8 @@ def test_history_and_best_weights():
 
 
 def test_a_run_on_other_genomes_is_not_resumed(tmp_path, monkeypatch):
-    completer = GenomeCompleter(**SMALL | {"epochs": 3, "batch_size": 10})
+    monkeypatch.setattr(training, "BATCH_SIZE", 10)
+    completer = GenomeCompleter(**SMALL | {"epochs": 3})
     step, calls = GenomeModule.training_step, []
 
     def interrupted(self, batch, index):
@@ -388,7 +391,7 @@ def test_methods_of_one_suite_are_trained_alike_whatever_was_trained_before():
     alone = copy.deepcopy(both)
     before = copy.deepcopy(alone["evidence"])
     for method in (both["evidence"], both["pca"], alone["pca"]):
-        train(method, genomes, draws=Draws(), epochs=1, **TRAINING)
+        train(method, genomes, epochs=1, **TRAINING)
 
     def equal(one, other):
         return all(torch.equal(p, q) for p, q in zip(one.parameters(), other.parameters(), strict=True))

@@ -12,6 +12,7 @@ from omniset.genomes.baselines import CERTAIN, principal_directions
 from omniset.genomes.noise import Observed
 from omniset.genomes.references import References
 from omniset.genomes.seed import SeedModel
+from omniset.genomes.training import MEAN_OF
 
 ALL = (*oracle.UNTRAINED, *oracle.TRAINED)
 
@@ -128,9 +129,10 @@ def test_every_parameter_is_trained(name):
 
 
 def permuted(tensor, order):
+    """By the families of an axis, behind which a quality may stand."""
     for axis, size in enumerate(tensor.shape):
-        if size == FAMILIES:
-            tensor = tensor.index_select(axis, order)
+        if size in (FAMILIES, FAMILIES + 2):
+            tensor = tensor.index_select(axis, torch.cat([order, torch.arange(FAMILIES, size)]))
     return tensor
 
 
@@ -208,17 +210,6 @@ def test_corrected_similarity_by_hand(quality):
             expected = -1.0 if excluded[i, r] else oracle.corrected(seen[i], COUNTS[r], missed)
             assert float(found[i, r]) == pytest.approx(expected, rel=1e-5)
     assert found.max() <= 1
-
-
-def test_corrected_similarity_sees_through_what_is_missed():
-    """Half of a genome is as near to it, in the mean, as the whole."""
-    noise, references = suite_of([]).noise, references_of(COUNTS)
-    rng = np.random.default_rng(0)
-    half = np.array([rng.binomial(COUNTS[4], 0.5) for _ in range(200)])
-    observed = observed_of(half, 0.5, 0.0)
-    assert references.similarity(observed)[:, 4].mean() < 0.75
-    assert references.corrected_similarity(observed, noise)[:, 4].mean() > 0.85
-    assert (references.corrected_similarity(observed, noise).argmax(1) == 4).double().mean() > 0.6
 
 
 @pytest.mark.parametrize("number", [1, 7, 15, 29])
@@ -334,6 +325,9 @@ def by_hand(name, method, seen, c, q):
         return oracle.logit(oracle.neighbours(seen, REFERENCES, [True] * len(REFERENCES), p)) + llr
     if name == "knn-likelihood":
         return oracle.logit(oracle.likeliest(llr, REFERENCES, [True] * len(REFERENCES), p)) + llr
+    if name == "autoencoder":
+        hidden = weights["encoder.0.weight"] @ np.append(there, [c, q]) + weights["encoder.0.bias"]
+        return weights["decoder.weight"] @ np.maximum(hidden, 0) + weights["decoder.bias"]
     scores = (there - c * p) @ weights["components"] / weights["spread"]
     return weights["regression.weight"] @ scores + weights["regression.bias"] + llr
 
@@ -350,6 +344,14 @@ def test_baselines_by_hand(suite, name):
             name, suite[name], seen[i], float(observed.completeness[i]), float(observed.contamination[i])
         )
         assert np.allclose(found[i], expected, rtol=1e-6, atol=1e-6)
+
+
+@torch.no_grad()
+def test_the_mean_is_that_of_three_others():
+    suite, observed = suite_of([*MEAN_OF[1:], "mean"]), genomes_of_all_sizes()
+    expected = sum(suite[name](observed) for name in ("knn-likelihood", "pca", "autoencoder")) / 3
+    assert torch.allclose(suite["mean"](observed), expected, rtol=1e-12)
+    assert not [*suite["mean"].parameters()]  # their weights are stored once
 
 
 def test_directions_of_a_large_table_are_those_of_the_whole():

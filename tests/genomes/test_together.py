@@ -9,7 +9,7 @@ from genome_oracle import by, evidence, logit, noise_of, some_counts, suite_of, 
 from test_completions import one
 
 from omniset.cli import main
-from omniset.genomes import GenomeTable
+from omniset.genomes import GenomeTable, training
 from omniset.genomes.completer import _batch
 from omniset.genomes.metadata import check_quality
 from omniset.genomes.noise import Observed
@@ -39,11 +39,12 @@ def test_each_is_completed_by_the_references_and_all_others(completer, mags, qua
         try:
             suite = completer.network_
             batch = batch_of(completer, mags.loc[[name]], quality)
+            near = references.similarity(batch)[0].sort(descending=True).values
             with torch.no_grad():
                 expected = suite[method](batch)[0].double().numpy()
         finally:
             references.take(before)
-        if found[name].far:  # drawn to what was observed
+        if near[14] == near[15]:  # either of two may be the 15th
             continue
         assert np.allclose(found[name].log_odds, expected, rtol=1e-4, atol=1e-4), name
 
@@ -69,7 +70,7 @@ def test_order_and_batches_mean_nothing(completer, mags, quality, monkeypatch):
     assert np.allclose(other.loc[mags.index], expected, atol=1e-5)
     expected = completer.complete(mags, quality, together=True)
     for size in (1, 4, 11):
-        monkeypatch.setattr(completer, "batch_size", size)
+        monkeypatch.setattr(training, "BATCH_SIZE", size)
         assert np.allclose(completer.complete(mags, quality, together=True), expected, atol=1e-5)
 
 

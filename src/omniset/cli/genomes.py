@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from omniset.cli.options import Saving, given, split, takes
+from omniset.cli.options import Saving, given, takes
 from omniset.cli.parts import find, in_parts
 from omniset.genomes.options import CompleterOptions
 from omniset.options import Computing
@@ -16,6 +16,7 @@ ESTIMATED = (
     "no file of qualities: completeness and contamination are estimated from marker families; --quality gives those of "
     "CheckM2"
 )
+EXPLAINING = 15  # families that are printed
 SHOWN = ("100/0", "95/0", "90/0", "70/0", "50/0", "70/5", "50/5")  # conditions that MultiQC is given
 
 
@@ -45,7 +46,7 @@ def fit(
             what an incomplete one lacks may be there all the same. null: what they lack counts as absent.
         out: Folder for the model and its report.
         resume: Go on with an interrupted run in the same folder.
-        format: Of the table: genomes-by-families, families-by-genomes, long, rtab, picrust2, eggnog, cogclassifier,
+        format: Of the table: genomes-by-families, families-by-genomes, long, eggnog, cogclassifier,
             kofamscan, ko-mapper, dram, anvio-matrix, anvio-functions, prokka, bakta, interproscan or hmmscan. "auto":
             recognised by its columns.
         identifiers: Which families, where the table has several kinds: COG, KO, Pfam, EC, CAZy, ... "auto": the main
@@ -90,11 +91,15 @@ def fit(
         folder.write(made, histories=completer.histories_, files=["the model"], lines=[line, *notes])
 
 
-def _fitted(model: Path, overrides: Mapping[str, Any]) -> Any:
+def _chosen(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options that are not as at fit."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _fitted(model: Path, options: Mapping[str, Any]) -> Any:
     from omniset.genomes.completer import GenomeCompleter
 
-    completer = GenomeCompleter.load(model)
-    completer.set_params(**{name: value for name, value in overrides.items() if value is not None})
+    completer = GenomeCompleter.load(model, **_chosen(options))
     completer.check_arguments()
     return completer
 
@@ -124,7 +129,7 @@ def _one_summary(made: Mapping[str, Path], out: Path) -> list[str]:
 
 
 @in_parts("table", _parts, join=_one_summary, joined=("summary.",))
-@takes(CompleterOptions, "far", "batch_size", "device", "progress", as_at_fit=True)
+@takes(Computing, "device", "progress")
 @takes(Saving)
 def complete(
     table: Path,
@@ -134,7 +139,7 @@ def complete(
     precision: float | None = None,
     threshold: float = 0.5,
     modules: Path | None = None,
-    detection: str | None = None,
+    detection: Literal["accessory"] | None = None,
     together: bool = False,
     format: str = "auto",
     identifiers: str = "auto",
@@ -156,8 +161,8 @@ def complete(
         threshold: Call families with at least this probability present.
         modules: Definitions of modules in KEGG's notation, or a table of the families of pathways: how probable it is
             that each is complete. null: none.
-        detection: How often families are recovered, as a multiple of what completeness says: a table with columns
-            family and detection, from 0 to 1; or "accessory": rare ones less often than core ones. null: all alike.
+        detection: "accessory": rare families were recovered less often than completeness says, as from short reads.
+            null: all alike.
         together: Take each genome for a reference of the others too, with what it probably has: several of one species,
             or of a lineage without references. All are held in memory. Novelty is still that to the model's references.
         format: Of the table, as for fit. "auto": recognised by its columns.
@@ -172,11 +177,11 @@ def complete(
     from omniset.genomes import report
     from omniset.genomes.completion import Cohort, contig_rows, long_rows, wide_rows
     from omniset.genomes.data import GenomeFile, read_qualities
-    from omniset.genomes.modules import Modules, read_modules
+    from omniset.genomes.kegg_modules import Modules, read_modules
     from omniset.report.run import working_folder
     from omniset.tables.files import TableWriter
 
-    completer = _fitted(model, given(CompleterOptions, options))
+    completer = _fitted(model, given(Computing, options))
     reads = [table, model, quality, modules]
     with working_folder(out, "genomes", "completion", reads=reads, seed=completer.seed) as folder:
         stated = None if quality is None else read_qualities(quality)
@@ -209,43 +214,40 @@ def complete(
         )
         about = folder.about(f"Completion of {table.name}", notes)
         how = {"threshold": threshold, "precision": precision, "modules": pathways}
-        made = report.of_completion(about, cohort, completer, **how)
+        made = report.of_completion(about, cohort, **how)
         folder.write(made, files=[f"{name}.{output}" for name in writers], lines=[line, *notes])
 
 
-@takes(CompleterOptions, but=["architecture"])
+@takes(CompleterOptions, "epochs", "clade", "seed", "device", "progress", as_at_fit=True)
 @takes(Saving, "replace")
 def evaluate(
     table: Path,
     taxonomy: Path | None = None,
     quality: Path | None = None,
+    model: Path | None = None,
     out: Path = Path("evaluation"),
-    methods: str | None = None,
     seeds: int = 3,
     resume: bool = False,
-    test_fraction: float = 0.2,
     precision: float = 0.95,
     format: str = "auto",
     identifiers: str = "auto",
     **options: Any,
 ) -> None:
-    """Compare the model with all baselines on clades that none of them has seen.
+    """Compare our method with simple ones on clades that none of them has seen.
 
-    Complete genomes are split by clade, and those of the test degraded in known ways.
+    Complete genomes are split by clade, all methods learn anew, and the genomes of the test are degraded in known ways.
 
-    Example: omniset genomes evaluate families.tsv --taxonomy taxonomy.tsv --out evaluation
+    Example: omniset genomes evaluate families.tsv --taxonomy taxonomy.tsv --model model --out evaluation
 
     Args:
         table: Gene families of complete genomes, in any format that fit reads.
         taxonomy: Taxonomy of the genomes. null: clusters of similar genomes take its place.
         quality: How complete these genomes are themselves, as for fit: those of at least 99 % are also judged alone,
             and tell whether probabilities and sizes are right. null: not known.
+        model: Folder that fit wrote: ours is fitted with its options. null: with the defaults of fit.
         out: Folder for the report, the metrics and the rows of every seed.
-        methods: Beside the model and the untrained baselines: no-network, pca, seed, separated by commas. null: all but
-            seed.
         seeds: How many splits, each trained on anew.
         resume: Keep the seeds that are done in the same folder.
-        test_fraction: Share of the genomes kept for the test, by whole clades.
         precision: At which changes to what was observed are judged.
         format: Of the table, as for fit. "auto": recognised by its columns.
         identifiers: Which families, where the table has several kinds.
@@ -253,31 +255,28 @@ def evaluate(
     from omniset.genomes import report
     from omniset.genomes.completer import GenomeCompleter
     from omniset.genomes.data import read_qualities, read_table, read_taxonomy
-    from omniset.genomes.evaluate import DEFAULT
     from omniset.genomes.evaluate import evaluate as run
     from omniset.report import multiqc
     from omniset.report.run import working_folder
     from omniset.runs import devices
     from omniset.runs.console import say
 
-    arguments = given(CompleterOptions, options)
-    completer = GenomeCompleter(**arguments)
+    options = given(CompleterOptions, options)
+    completer = GenomeCompleter(**_chosen(options)) if model is None else _fitted(model, options)
     completer.check_arguments()
-    chosen, device = split(methods), devices.find(completer.device).type
-    about: dict[str, Any] = {"reads": [table, taxonomy, quality], "resume": resume}
+    device = devices.find(completer.device).type
+    about: dict[str, Any] = {"reads": [table, taxonomy, quality, model], "resume": resume}
     with working_folder(out, "genomes", "evaluation", seed=completer.seed, device=device, **about) as folder:
         evaluation = run(
             read_table(table, format=format, identifiers=identifiers, progress=completer.progress),
             None if taxonomy is None else read_taxonomy(taxonomy),
             None if quality is None else read_qualities(quality),
-            methods=DEFAULT if chosen is None else chosen,
             seeds=seeds,
-            test_fraction=test_fraction,
             precision=precision,
             folder=folder.path,
             resume=resume,
             say=say if completer.progress else lambda line: None,
-            **arguments,
+            **completer.get_params(),
         )
         compared = evaluation.comparison
         compared.write_rows(folder.path / "scores.csv.gz", evaluation.columns)
@@ -299,7 +298,6 @@ def explain_call(
     model: Path = Path("model"),
     quality: Path | None = None,
     out: Path | None = None,
-    top: int = 15,
     format: str = "auto",
     identifiers: str = "auto",
     **options: Any,
@@ -316,7 +314,6 @@ def explain_call(
         quality: Completeness and contamination in percent, as for complete.
         out: Table of all observed families: by how much the log-odds would fall without each. Ends in
             .parquet, .csv or .tsv; the last two may be compressed (.gz, .bz2, .xz).
-        top: Families to print.
         format: Of the table, as for fit. "auto": recognised by its columns.
         identifiers: Which families, where the table has several kinds.
     """
@@ -325,8 +322,6 @@ def explain_call(
     from omniset.runs.folders import new_file
     from omniset.tables.files import TableWriter, kind_of
 
-    if top < 1:
-        raise ValueError(f"top must be >= 1, got {top}")
     completer = _fitted(model, given(Computing, options))
     if out is not None:
         kind_of(out)
@@ -339,7 +334,7 @@ def explain_call(
         stated = None if quality is None else read_qualities(quality)
         why = completer.explain(GenomeTable.from_genomes([one]), genome, family, stated)
         description = str(completer.vocabulary_.set_index("family")["description"][why.family])
-        say("\n".join(why.lines(description, top)))
+        say("\n".join(why.lines(description, EXPLAINING)))
         if out is not None:
             with TableWriter(out) as writer:
                 writer.write(why.families.assign(genome=genome, explained=family))
@@ -347,14 +342,12 @@ def explain_call(
         say_notes(notes())
 
 
-@takes(Saving)
+@takes(Saving, "replace")
 def simulate(
     out: Path = Path("simulated"),
     genomes: int = 400,
     families: int = 1000,
     mags: int = 100,
-    completeness: tuple[float, float] = (50.0, 95.0),
-    contamination: tuple[float, float] = (0.0, 10.0),
     seed: int = 0,
 ) -> None:
     """Make tables to try the others on: gene content that evolved by gain and loss along a tree.
@@ -367,18 +360,15 @@ def simulate(
         genomes: Complete genomes.
         families: Gene families.
         mags: Incomplete genomes.
-        completeness: Lowest and highest, in percent, such as "[50,95]".
-        contamination: Lowest and highest, in percent, such as "[0,10]".
         seed: The same seed gives the same tables.
     """
     from omniset.genomes import simulate as simulator
     from omniset.report.run import working_folder
-    from omniset.runs.console import say, say_notes
+    from omniset.runs.console import say
 
     with working_folder(out, "genomes", "simulation") as folder:
-        made = simulator.simulate(genomes, families, mags, completeness, contamination, seed)
+        made = simulator.simulate(genomes, families, mags, seed)
         simulator.write(folder.path, made)
-        say_notes(folder.warnings())
     say(
         f"Written to {out}: families.tsv ({len(made.genomes)} genomes x {len(made.families)} families), "
         f"taxonomy.tsv, mags.tsv ({len(made.mags)} incomplete genomes), quality_report.tsv, truth.tsv"

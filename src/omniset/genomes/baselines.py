@@ -1,8 +1,10 @@
 """Ways of completing a genome: what all of them are, and those that our model must beat: doing nothing, prevalence,
-neighbours, principal components.
+neighbours, principal components, a denoising autoencoder, and the mean of the best of these.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import scipy.sparse as sp
@@ -145,6 +147,38 @@ class PrincipalComponents(Method):
         expected = observed.completeness[:, None] * self.noise.prevalence
         scores = (observed.present.to(observed.counts) - expected) @ self.components / self.spread
         return self.regression(self.gain * scores)
+
+
+class Autoencoder(Method):
+    """A denoising autoencoder (Vincent et al., "Extracting and composing robust features with denoising autoencoders",
+    2008): presence, completeness and contamination in, log-odds out.
+    """
+
+    trained = True
+
+    def __init__(self, noise: NoiseModel, families: int, dim: int = 256) -> None:
+        super().__init__(noise)
+        self.encoder = nn.Sequential(nn.Linear(families + 2, dim), nn.ReLU(), nn.Dropout(0.1))
+        self.decoder = nn.Linear(dim, families)
+
+    def fit(self, counts: sp.csr_array, rng: np.random.Generator) -> None:
+        with torch.no_grad():
+            self.decoder.bias.copy_(self.noise.prior())
+
+    def log_odds(self, observed: Observed, given: Float[Tensor, "genomes two"]) -> Float[Tensor, "genomes families"]:
+        quality = torch.stack([observed.completeness, observed.contamination], 1)
+        return self.decoder(self.encoder(torch.cat([observed.present.to(observed.counts), quality], 1)))
+
+
+class Mean(Method):
+    """The mean of the log-odds of other methods."""
+
+    def __init__(self, noise: NoiseModel, methods: Sequence[Method]) -> None:
+        super().__init__(noise)
+        self.methods = tuple(methods)  # no submodules: their weights are their own
+
+    def log_odds(self, observed: Observed, given: Float[Tensor, "genomes two"]) -> Float[Tensor, "genomes families"]:
+        return torch.stack([method.log_odds(observed, given) for method in self.methods]).mean(0)
 
 
 def principal_directions(

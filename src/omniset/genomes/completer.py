@@ -15,30 +15,26 @@ import pandas as pd
 import scipy.sparse as sp
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
 
 from omniset.fitted import Estimator
-from omniset.genomes import thresholds
+from omniset.genomes import calibration, training
+from omniset.genomes.calibration import Level, Rule
 from omniset.genomes.completion import About, Completion, Explanation, Matching, complete, explain
-from omniset.genomes.contamination import judged, without_foreign
+from omniset.genomes.contigs import judged, without_foreign
 from omniset.genomes.data import RANKS, Genome, GenomeFile, GenomeTable, Table, as_table, kind_of_identifier, watched
-from omniset.genomes.headers import normalise
+from omniset.genomes.formats import normalise
 from omniset.genomes.metadata import (
     WHOLE,
     Quality,
-    check_bounds,
     check_quality,
     completeness_of,
     lineages,
-    read_detection,
-    warn_of_small,
 )
 from omniset.genomes.model import EvidenceModel, Mixture
 from omniset.genomes.noise import Observed
 from omniset.genomes.options import CompleterOptions
 from omniset.genomes.references import known, lacking
-from omniset.genomes.thresholds import Level, Rule
-from omniset.genomes.training import TRAINING, Clades, Draws, Genomes, Suite, carriers, split
+from omniset.genomes.training import TRAINING, Clades, Genomes, Suite, carriers, split
 from omniset.report.blocks import many
 from omniset.runs import devices
 from omniset.runs.console import telling
@@ -50,8 +46,7 @@ from omniset.training.fit import as_long
 FEW = 10  # clades kept back: with fewer, what they tell may not hold for others
 # Of large tables: genomes learned from in all epochs together, at least once each; and kept-back ones that are asked.
 MOST_READ, MOST_ASKED = 30_000, 400
-ACCESSORY = "accessory"  # rare families are recovered less often, as `noise.accessory_loss` has it
-Detection = str | Path | pd.Series | None
+Detection = str | None  # "accessory": rare families are lost more often
 
 
 class GenomeCompleter(CompleterOptions, Estimator):
@@ -111,7 +106,6 @@ class GenomeCompleter(CompleterOptions, Estimator):
         """
         self.check_arguments()
         self.check_resumed(folder, resume)
-        warn_of_small(self.contamination)
         genomes = as_table(table)
         if len(genomes) < 8:
             raise ValueError(f"table has {len(genomes)} genomes, at least 8 are needed to learn from")
@@ -121,7 +115,7 @@ class GenomeCompleter(CompleterOptions, Estimator):
             warnings.warn(f"{len(empty)} genomes without any family are left out: {empty[0]!r}", stacklevel=2)
             genomes = genomes.select(sizes > 0)
         clades = Clades.of(genomes.counts, taxonomy, genomes.names, self.clade)
-        parts = split(clades.groups, (self.validation_fraction,), np.random.default_rng(self.seed))
+        parts = split(clades.groups, (training.VALIDATION_FRACTION,), np.random.default_rng(self.seed))
         return self.fit_split(genomes, taxonomy, clades, *parts, quality=quality, folder=folder, resume=resume)
 
     def fit_split(
@@ -134,17 +128,18 @@ class GenomeCompleter(CompleterOptions, Estimator):
         *,
         quality: pd.DataFrame | None = None,
         also: Sequence[str] = (),
+        refit: bool = True,
         folder: str | Path | None = None,
         resume: bool = False,
     ) -> GenomeCompleter:
         """`fit` with training and validation genomes chosen. Others of the table are not looked at.
 
         Validation genomes tell when to stop, weights and thresholds; weights are told also by as many single genomes of
-        the training clades. Then all is learned anew from all genomes. Unless `refit` is False: then validation genomes
-        alone are kept back, and stay out of the model.
+        the training clades. Then all is learned anew from all genomes.
 
         Args:
             also: Further methods to train.
+            refit: Learn anew. False: validation genomes alone are kept back, and stay out of the model.
 
         Raises:
             ValueError: A part is empty.
@@ -154,11 +149,11 @@ class GenomeCompleter(CompleterOptions, Estimator):
             if not len(part):
                 raise ValueError(
                     f"there is no {name} genome: {len(np.unique(clades.groups))} clades of rank {self.clade!r} cannot "
-                    f"be split at validation_fraction={self.validation_fraction}; take a lower rank as clade"
+                    "be split; take a lower rank as clade"
                 )
         start, root = time.monotonic(), None if folder is None else Path(folder)
         everything, single = np.sort(np.concatenate([train, validation])), train[:0]
-        if self.refit:  # else they would stay out of the model
+        if refit:  # else they would stay out of the model
             single = clades.singles(train, min(len(validation), MOST_ASKED), self.seed)
             train = np.setdiff1d(train, single)
         stated = known(completeness_of(quality, table.names))
@@ -167,20 +162,21 @@ class GenomeCompleter(CompleterOptions, Estimator):
         if stated is not None:
             lack = lacking(genomes.counts[genomes.references], stated[genomes.references], self.seed)
             genomes.itself = 1 - lack * (1 - stated)
-        self.with_taxonomy_, self.sizes_ = clades.given, _sizes(clades, train, genomes.validation)
-        self.sizes_["genomes"] = len(everything)
+        self.with_taxonomy_, self.sizes_ = clades.given, {"genomes": len(everything)}
+        for name, part in (("training", train), ("validation", genomes.validation)):
+            self.sizes_ |= {name: len(part), f"{name} clades": len(np.unique(clades.groups[part]))}
         self.methods_ = [*dict.fromkeys([self.architecture, *also])]
         suite, self.histories_ = self._learn(genomes, root, resume)
         self.history_ = self.histories_[self.architecture]
         device = devices.find(self.device)
-        levels = thresholds.calibrate(suite[self.architecture], genomes, self.seed, device, suite.references)
+        levels = calibration.calibrate(suite[self.architecture], genomes, self.seed, device, suite.references)
         self.levels_, self.accessory_levels_ = levels
         asked = genomes.validation
         notes = [*clades.notes(), *_of_incomplete(stated, lack, everything, levels[0])]
         if len(asked) < len(validation):
             whole = f"{len(asked):,} of {len(validation):,} genomes that were kept back"
             notes.append(f"{whole} are asked for weights and thresholds, drawn over the clades")
-        if self.refit:
+        if refit:
             # What was kept back has told what it was kept back for.
             genomes, vocabulary = self.genomes_of(table, clades, everything, everything[:0], genomes.itself)
             telling(self.progress)(f"learning anew, from all {len(everything):,} genomes")
@@ -191,13 +187,12 @@ class GenomeCompleter(CompleterOptions, Estimator):
         self.references_ = _lineages([table.names[i] for i in genomes.references], taxonomy)
         left_out = len(table.families) - len(vocabulary)
         if left_out:
-            least = "any genome" if self.min_genomes == 1 else f"min_genomes={self.min_genomes} genomes"
-            few = f"{left_out:,} of {len(table.families):,} families are not in {least} learned from"
+            few = f"{left_out:,} of {len(table.families):,} families are not in any genome learned from"
             notes.append(f"{few}, and are left out of the vocabulary")
         if len(genomes.references) < len(genomes.train):
             kept = f"{len(genomes.references):,} of {len(genomes.train):,} genomes are kept to compare with"
             notes.append(f"{kept}, drawn over the clades")
-        self.notes_ = [*notes, *_of_kept_back(clades, asked, taxonomy, table.names, self.clade, self.refit)]
+        self.notes_ = [*notes, *_of_kept_back(clades, asked, taxonomy, table.names, self.clade, refit)]
         if len(single):
             self.notes_.append(f"{many(len(single), 'genome')} of the other clades told weights as well")
         self.seconds_ = round(time.monotonic() - start, 1)
@@ -217,17 +212,12 @@ class GenomeCompleter(CompleterOptions, Estimator):
 
         Args:
             itself, single: See Genomes.
-
-        Raises:
-            ValueError: No family is in enough of them.
         """
-        columns = np.flatnonzero(carriers(table.counts, train) >= self.min_genomes)
-        if not len(columns):
-            raise ValueError(f"no family is in min_genomes={self.min_genomes} training genomes")
+        columns = np.flatnonzero(carriers(table.counts, train))
         vocabulary = pd.DataFrame({"family": [table.families[i] for i in columns]})
         for name, texts in (("category", table.categories), ("description", table.descriptions)):
             vocabulary[name] = [texts.get(family, "") for family in vocabulary["family"]]
-        references = clades.drawn(train, self.max_references, self.seed)
+        references = clades.drawn(train, training.MOST_REFERENCES, self.seed)
         validation = clades.drawn(validation, MOST_ASKED, self.seed)
         single = train[:0] if single is None else single
         counts = table.counts if len(columns) == len(table.families) else table.counts[:, columns]
@@ -241,22 +231,21 @@ class GenomeCompleter(CompleterOptions, Estimator):
         Args:
             epochs: Of each method that is trained, instead of stopping early.
         """
-        (lowest, highest), (cleanest, dirtiest) = self.completeness, self.contamination
-        training = ("batch_size", "learning_rate", "weight_decay", "patience", "device", "progress")
         with torch.random.fork_rng():
             torch.manual_seed(self.seed)
             suite = Suite(genomes.counts.shape[1], len(genomes.references), self.methods_)
         histories = suite.fit(
             genomes,
             main=self.architecture,
-            draws=Draws((lowest / 100, highest / 100), (cleanest / 100, dirtiest / 100)),
             seed=self.seed,
             folder=folder,
             epochs=self._planned(len(genomes.train)),
             instead=epochs,
             resume=resume,
             fingerprint=self.fingerprint(),
-            **{name: getattr(self, name) for name in training},
+            learning_rate=self.learning_rate,
+            device=self.device,
+            progress=self.progress,
         )
         return suite, histories
 
@@ -272,7 +261,7 @@ class GenomeCompleter(CompleterOptions, Estimator):
         epochs = {}
         for name, history in self.histories_.items():
             of_method = {} if name == self.architecture else TRAINING[name]
-            stops = of_method.get("patience", self.patience) is not None  # else the last weights were taken
+            stops = of_method.get("patience", training.PATIENCE) is not None  # else the last weights were taken
             best = min(history, key=lambda epoch: epoch["val_loss"]) if stops else history[-1]
             epochs[name] = as_long(int(best["epoch"]), of_method.get("epochs", self._planned(number)))
         suite, _ = self._learn(genomes, folder, resume, epochs)
@@ -284,7 +273,7 @@ class GenomeCompleter(CompleterOptions, Estimator):
 
     def _planned(self, genomes: int) -> int:
         """Epochs, at most: 15, or 600 steps where genomes are few; `MOST_READ` genomes where many."""
-        few = -(-600 * self.batch_size // genomes)
+        few = -(-600 * training.BATCH_SIZE // genomes)
         return self.epochs or max(min(15, MOST_READ // genomes), few, 1)
 
     def complete(
@@ -301,13 +290,12 @@ class GenomeCompleter(CompleterOptions, Estimator):
             table: As for fit. Families that are not in the vocabulary are left out; a warning says how many.
             quality: Index genome, columns `completeness` and `contamination` in percent, NaN where not known; as
                 `read_qualities` gives. Default: estimated from marker families.
-            detection: How often each family is recovered, as a multiple of what completeness says: a series by family,
-                or a file, see `omniset.genomes.metadata.read_detection`; "accessory": rare families less often.
-                None: all alike.
+            detection: "accessory": rare families are recovered less often than completeness says, see
+                `omniset.genomes.noise.accessory_loss`. None: all alike.
             together: Each genome is a reference of the others too, with what it probably has.
 
         Raises:
-            ValueError: A quality or a detection out of its bounds; no family that is known.
+            ValueError: A quality out of its bounds; no family that is known.
         """
         self._fitted()
         genomes = as_table(table, known=self.families_)
@@ -338,14 +326,13 @@ class GenomeCompleter(CompleterOptions, Estimator):
         Raises:
             ValueError: An argument out of its bounds; no family of the first genomes is known.
         """
-        suite, rule = self._fitted(), Rule(threshold, precision)
+        self._fitted()
+        rule = Rule(threshold, precision)
+        if detection not in (None, "accessory"):
+            raise ValueError(f"detection must be 'accessory' or None, got {detection!r}")
         if isinstance(genomes, pd.DataFrame | str | Path):
             genomes = as_table(genomes, known=self.families_)
-        factors = suite.noise.accessory() if isinstance(detection, str) and detection == ACCESSORY else None
-        if detection is not None and factors is None:
-            table = detection if isinstance(detection, pd.Series) else read_detection(detection)
-            factors = suite.noise.detection(table, self.families_)
-        return self._completions(genomes, check_quality(quality), rule, factors, together)
+        return self._completions(genomes, check_quality(quality), rule, detection, together)
 
     def explain(self, table: Table, genome: str, family: str, quality: pd.DataFrame | None = None) -> Explanation:
         """Why the model says what it says of a family in a genome.
@@ -377,15 +364,15 @@ class GenomeCompleter(CompleterOptions, Estimator):
         if not bool(batch.present.any()):
             raise ValueError(f"genome {genome!r} has no family that the model knows: it gets the prior, of prevalence")
         position = self._position[family]
-        return explain(model, genome, batch, position, self.families_, self.references_, 4 * self.batch_size)
+        return explain(model, genome, batch, position, self.families_, self.references_, 4 * training.BATCH_SIZE)
 
     def _state(self) -> dict[str, Any]:
         return {
             "methods": self.methods_,
             "references": len(self.references_),
             "families": len(self.families_),
-            "levels": thresholds.to_json(self.levels_),
-            "accessory_levels": thresholds.to_json(self.accessory_levels_),
+            "levels": calibration.to_json(self.levels_),
+            "accessory_levels": calibration.to_json(self.accessory_levels_),
             "with_taxonomy": self.with_taxonomy_,
             "sizes": self.sizes_,
         }
@@ -399,8 +386,8 @@ class GenomeCompleter(CompleterOptions, Estimator):
             raise ValueError(f"the tables must have {sizes[0]} families and {sizes[1]} references")
         self.network_ = weights.build(lambda: Suite(*sizes))
         self.check_arguments()
-        self.levels_ = thresholds.of_json(fitted["levels"])
-        self.accessory_levels_ = thresholds.of_json(fitted["accessory_levels"])
+        self.levels_ = calibration.of_json(fitted["levels"])
+        self.accessory_levels_ = calibration.of_json(fitted["accessory_levels"])
         self.methods_, self.with_taxonomy_, self.sizes_ = fitted["methods"], fitted["with_taxonomy"], fitted["sizes"]
         self.references_ = tables["references"]
         self._set_vocabulary(tables["vocabulary"])
@@ -411,7 +398,6 @@ class GenomeCompleter(CompleterOptions, Estimator):
         """Raise the ValueError that fit would, where that can be said without genomes."""
         self.check_options()
         devices.find(self.device)
-        check_bounds(self.completeness, self.contamination)
 
     def _fitted(self) -> Suite:
         self.require_fitted()
@@ -431,22 +417,21 @@ class GenomeCompleter(CompleterOptions, Estimator):
         genomes: Iterable[Genome],
         quality: Quality | None,
         rule: Rule,
-        detection: Tensor | None,
+        detection: Detection,
         together: bool,
     ) -> Iterator[Completion]:
         device = devices.find(self.device)
         suite = self._fitted().to(device)
         file = genomes if isinstance(genomes, GenomeFile) else None
         stream = iter(genomes) if file is None else watched(file, self.progress, "completing")
-        matching, trained = Matching(quality), (self.completeness[0], self.contamination[1])
-        company = ExitStack()
+        matching, company = Matching(quality), ExitStack()
         try:
             if together:
                 everything = list(stream)
-                batches = _batches(everything, self.batch_size, quality, self._position, device)
+                batches = _batches(everything, quality, self._position, device)
                 company.enter_context(suite.references.together(suite.noise, batches))
                 stream = iter(everything)
-            while group := list(islice(stream, self.batch_size)):
+            while group := list(islice(stream, training.BATCH_SIZE)):
                 batch, unknown = _batch(group, quality, self._position)
                 if together:
                     batch.excluded = suite.references.themselves(matching.number, len(group))
@@ -462,7 +447,7 @@ class GenomeCompleter(CompleterOptions, Estimator):
                 require_finite_outputs(odds, [genome.name for genome in group], "genome")
                 for row, genome in enumerate(group):
                     counts = batch.counts[row].long().numpy()
-                    one = complete(genome, counts, odds[row], unknown[row], about[row], rule, trained, self.far)
+                    one = complete(genome, counts, odds[row], unknown[row], about[row], rule)
                     one.contigs = foreign[row]
                     matching.add(one)
                     yield one
@@ -471,11 +456,11 @@ class GenomeCompleter(CompleterOptions, Estimator):
             suite.to("cpu")
         for message in () if file is None else file.warnings:
             warnings.warn(message, stacklevel=2)
-        matching.warn(self.families_, self.far == "warn")
+        matching.warn(self.families_)
 
     @torch.no_grad()
     def _apply(
-        self, suite: Suite, batch: Observed, detection: Tensor | None
+        self, suite: Suite, batch: Observed, detection: Detection
     ) -> tuple[Float[np.ndarray, "genomes families"], list[About]]:
         """Log-odds of a batch, and what they depend on."""
         settled, given = suite.noise.settle(batch)
@@ -491,11 +476,11 @@ class GenomeCompleter(CompleterOptions, Estimator):
         )
         about = []
         for c, q, told, novelty, which in genomes:
-            level = thresholds.at_quality(self.levels_ if detection is None else self.accessory_levels_, c, q)
+            level = calibration.at_quality(self.levels_ if detection is None else self.accessory_levels_, c, q)
             about.append(About(c, q, told, novelty, str(self.references_["genome"].iloc[which]), level))
         odds = suite[self.architecture](batch)
         if detection is not None:
-            odds = odds + suite.noise.shift(batch, detection.to(odds.device))
+            odds = odds + suite.noise.shift(batch)
         return odds.double().cpu().numpy(), about
 
 
@@ -520,26 +505,13 @@ def _batch(
 
 def _batches(
     genomes: Sequence[Genome],
-    size: int,
     quality: Quality | None,
     position: dict[str, int],
     device: torch.device,
 ) -> Iterator[Observed]:
     """All genomes, so many at a time."""
-    for first in range(0, len(genomes), size):
-        yield _batch(genomes[first : first + size], quality, position)[0].to(device)
-
-
-def _sizes(
-    clades: Clades, train: Int[np.ndarray, " train"], validation: Int[np.ndarray, " validation"]
-) -> dict[str, int]:
-    """Numbers of genomes and of clades."""
-    return {
-        "training": len(train),
-        "validation": len(validation),
-        "training clades": len(np.unique(clades.groups[train])),
-        "validation clades": len(np.unique(clades.groups[validation])),
-    }
+    for first in range(0, len(genomes), training.BATCH_SIZE):
+        yield _batch(genomes[first : first + training.BATCH_SIZE], quality, position)[0].to(device)
 
 
 def _of_incomplete(

@@ -4,9 +4,8 @@ of many: the tables that are written, and the sums that are reported.
 
 from __future__ import annotations
 
-import heapq
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,14 +15,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from omniset.genomes.contamination import FOREIGN
+from omniset.genomes.calibration import Level, Rule, size_interval
+from omniset.genomes.contigs import FOREIGN
 from omniset.genomes.data import Genome
 from omniset.genomes.metadata import Quality
 from omniset.genomes.model import EvidenceModel
 from omniset.genomes.noise import Observed
 from omniset.genomes.references import SURE
-from omniset.genomes.size_interval import size_interval
-from omniset.genomes.thresholds import Level, Rule
+from omniset.genomes.training import COMPLETENESS, CONTAMINATION
 
 NEAREST = 15  # references that are listed
 MEANING = {
@@ -34,7 +33,6 @@ MEANING = {
     "evidence": "that it {seen}, at this completeness and contamination",
     "shift": "how often such families, not observed, are there all the same",
 }
-MOST_CHANGED = 60  # genomes whose calls are kept to report on
 
 # Galperin et al., "COG database update: focus on microbial diversity, model organisms, and widespread pathogens", 2021.
 COG = {
@@ -65,12 +63,6 @@ COG = {
     "R": "General function prediction only",
     "S": "Function unknown",
 }
-
-SUMMARY = (  # columns
-    *("genome", "completeness", "contamination", "quality", "observed", "expected", "low", "high", "called", "kept"),
-    *("added", "removed", "unknown_families", "unknown_share", "novelty", "nearest_reference", "far"),
-    "warnings",
-)
 
 
 @dataclass
@@ -126,6 +118,11 @@ class Completion:
     def removed(self) -> Bool[np.ndarray, " families"]:
         return ~self.call & self.observed
 
+    @property
+    def unknown_share(self) -> float:
+        """Of the families that were observed."""
+        return len(self.unknown) / max(int(self.observed.sum()) + len(self.unknown), 1)
+
 
 @dataclass
 class About:
@@ -150,27 +147,16 @@ def complete(
     unknown: dict[str, int],
     about: About,
     rule: Rule,
-    trained: tuple[float, float],
-    far_is: str,
 ) -> Completion:
-    """Call families, and sum up.
+    """Call families, and sum up. The probabilities of a genome that is far from the references are drawn towards what
+    was observed.
 
     Args:
         counts, log_odds, unknown, about: See `Completion`.
-        trained: Lowest completeness and highest contamination, in percent, that the model was trained on.
-        far_is: "warn": the probabilities of a far genome are drawn towards what was observed; "keep": they are not.
-
-    Raises:
-        ValueError: It is far from the references, and far_is is "stop".
     """
-    far, shrink = about.novelty > about.level.novelty, far_is == "warn"
-    if far and far_is == "stop" and counts.any():
-        raise ValueError(
-            f"genome {genome.name!r} is far from the model's reference genomes (novelty {about.novelty:.2f}, at most "
-            f"{about.level.novelty:.2f} is near), and far is 'stop'"
-        )
+    far = bool(about.novelty > about.level.novelty)
     probability, size = 1 / (1 + np.exp(-log_odds)), size_interval(log_odds, about.level.below, about.level.above)
-    if far and shrink:
+    if far:
         log_odds = _shrunken(log_odds, counts > 0, about)
         probability = 1 / (1 + np.exp(-log_odds))
         expected = float(probability.sum())
@@ -179,17 +165,19 @@ def complete(
     if not counts.any():
         notes.append("no family that the model knows was observed: probabilities are the prior")
     elif far:
-        notes.append("farther from the reference genomes than 95 % of those of validation clades: trust it less")
-        if shrink:
-            notes[-1] += "; probabilities were drawn towards what was observed"
+        notes.append(
+            "farther from the reference genomes than 95 % of those of validation clades: trust it less; probabilities "
+            "were drawn towards what was observed"
+        )
     if len(unknown) > 0.1 * max(len(genome.families), 1):
         notes.append(f"{len(unknown)} of its {len(genome.families)} families are not in the vocabulary")
-    if about.completeness < trained[0]:
-        notes.append(f"completeness {about.completeness:.1f} % is below what was trained on, {trained[0]:g} %")
-    if about.contamination > trained[1]:
-        notes.append(f"contamination {about.contamination:.1f} % is above what was trained on, {trained[1]:g} %")
+    lowest, highest = 100 * COMPLETENESS[0], 100 * CONTAMINATION[1]
+    if about.completeness < lowest:
+        notes.append(f"completeness {about.completeness:.1f} % is below what was trained on, {lowest:g} %")
+    if about.contamination > highest:
+        notes.append(f"contamination {about.contamination:.1f} % is above what was trained on, {highest:g} %")
     quality = about.completeness, about.contamination, about.given
-    near = about.novelty, about.nearest, bool(far)
+    near = about.novelty, about.nearest, far
     return Completion(genome.name, counts, log_odds, call, unknown, *quality, *size, *near, notes)
 
 
@@ -221,13 +209,13 @@ class Matching:
         self.number += 1
         if one.far and one.observed.any():
             self.far.append(one.name)
-        self.shares.append(len(one.unknown) / max(int(one.observed.sum()) + len(one.unknown), 1))
+        self.shares.append(one.unknown_share)
         if self.quality is not None:
             self.rows.add(self.quality.row_of(one.name))
             if not one.given:
                 self.lacking.append(one.name)
 
-    def warn(self, families: Sequence[str], warn_of_far: bool) -> None:
+    def warn(self, families: Sequence[str]) -> None:
         """Warn of what may be wrong.
 
         Raises:
@@ -235,12 +223,11 @@ class Matching:
         """
         if self.quality is not None and self.number:
             self._warn_of_quality(self.quality)
-        if self.far and warn_of_far:
+        if self.far:
             warnings.warn(
                 f"{len(self.far)} of {self.number} genomes, such as {self.far[0]!r}, are far from the model's "
                 "reference genomes: it knows nothing like them. Their probabilities were drawn to what was observed, "
-                "and completeness that is estimated may be wrong. Fit a model on their relatives, or take them as they "
-                "are with far='keep'",
+                "and completeness that is estimated may be wrong. Fit a model on their relatives",
                 stacklevel=2,
             )
         several = sum(share > 0 for share in self.shares)
@@ -369,58 +356,47 @@ def _without(
 # ---------------------------------------------------------------------- tables
 
 
-def summary_row(one: Completion) -> dict[str, Any]:
-    """A genome in a line."""
-    observed, unknown = int(one.observed.sum()), len(one.unknown)
-    return {
-        "genome": one.name,
-        "completeness": round(one.completeness, 2),
-        "contamination": round(one.contamination, 2),
-        "quality": "given" if one.given else "estimated",
-        "observed": observed,
-        "expected": round(one.expected, 2),
-        "low": round(one.low, 2),
-        "high": round(one.high, 2),
-        "called": int(one.call.sum()),
-        "kept": int((one.call & one.observed).sum()),
-        "added": int(one.added.sum()),
-        "removed": int(one.removed.sum()),
-        "unknown_families": unknown,
-        "unknown_share": round(unknown / max(observed + unknown, 1), 4),
-        "novelty": round(one.novelty, 4),
-        "nearest_reference": one.nearest,
-        "far": one.far,
-        "warnings": "; ".join(one.warnings),
-    }
+SUMMARY: dict[str, Callable[[Completion], Any]] = {  # columns of a genome's line
+    "genome": lambda one: one.name,
+    "completeness": lambda one: round(one.completeness, 2),
+    "contamination": lambda one: round(one.contamination, 2),
+    "quality": lambda one: "given" if one.given else "estimated",
+    "observed": lambda one: int(one.observed.sum()),
+    "expected": lambda one: round(one.expected, 2),
+    "low": lambda one: round(one.low, 2),
+    "high": lambda one: round(one.high, 2),
+    "called": lambda one: int(one.call.sum()),
+    "kept": lambda one: int((one.call & one.observed).sum()),
+    "added": lambda one: int(one.added.sum()),
+    "removed": lambda one: int(one.removed.sum()),
+    "unknown_families": lambda one: len(one.unknown),
+    "unknown_share": lambda one: round(one.unknown_share, 4),
+    "novelty": lambda one: round(one.novelty, 4),
+    "nearest_reference": lambda one: one.nearest,
+    "far": lambda one: one.far,
+    "warnings": lambda one: "; ".join(one.warnings),
+}
 
 
 @dataclass
 class Cohort:
-    """What is kept of completed genomes to report on: a line each, sums over them by family, and all calls of the few
-    that changed most.
-    """
+    """What is kept of completed genomes to report on: a line each, and sums over them by family."""
 
     families: list[str]
     vocabulary: pd.DataFrame
     rows: list[dict[str, Any]] = field(default_factory=list, init=False)
-    most_changed: list[tuple[int, int, str, np.ndarray, np.ndarray]] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         self.sums = {name: np.zeros(len(self.families)) for name in ("observed", "expected", "added", "removed")}
 
     def add(self, one: Completion) -> None:
-        added, removed, observed = one.added, one.removed, one.observed
-        for name, values in zip(self.sums, (observed, one.probability, added, removed), strict=True):
+        for name, values in zip(self.sums, (one.observed, one.probability, one.added, one.removed), strict=True):
             self.sums[name] += values
-        # A heap: the genome that changed least, of those the latest, is on top.
-        entry = (int(added.sum() + removed.sum()), -len(self.rows), one.name, observed, one.call)
-        push = heapq.heappush if len(self.most_changed) < MOST_CHANGED else heapq.heappushpop
-        push(self.most_changed, entry)
-        self.rows.append(summary_row(one))
+        self.rows.append({name: value(one) for name, value in SUMMARY.items()})
 
     @property
     def summary(self) -> pd.DataFrame:
-        """A row per genome, as `summary_row` has it."""
+        """A row per genome."""
         return pd.DataFrame(self.rows, columns=[*SUMMARY])
 
     @property

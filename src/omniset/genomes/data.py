@@ -20,10 +20,9 @@ import pandas as pd
 import scipy.sparse as sp
 from jaxtyping import Bool, Int
 
-from omniset.genomes.headers import (
+from omniset.genomes.formats import (
     CHOICES,
     COGS,
-    FAMILY_NAMES,
     FORMATS,
     KOFAM,
     detect,
@@ -34,7 +33,6 @@ from omniset.genomes.headers import (
     odd_names,
     orientation,
     summary_of_kinds,
-    text_columns,
     twice,
 )
 from omniset.genomes.metadata import RANKS, as_numbers, read_qualities, read_taxonomy
@@ -56,7 +54,7 @@ __all__ = [
     "read_taxonomy",
 ]
 
-WIDE = ("genomes-by-families", "families-by-genomes", "rtab", "picrust2")
+WIDE = ("genomes-by-families", "families-by-genomes")
 READABLE = (".tsv", ".csv", ".txt", ".tab", ".annotations", ".rtab", ".parquet", ".ko", ".out", ".tblout", ".tbl")
 # What to take from a folder that holds the other outputs of the same tool too.
 PREFERRED = re.compile(
@@ -93,7 +91,7 @@ class GenomeFile:
         paths: The files, in the order in which they are read.
         size: Their bytes; `position` says how many of them were read.
         format: Which one it is.
-        identifiers: The main kind of identifiers, "other", or "mixed". After an iteration it is that of all families.
+        identifiers: The main kind of identifiers, "other", or "mixed"; known when it was read.
         categories: Functional category by family, where the file has any; filled while it is read.
         descriptions: By family, where the file has any; filled while it is read.
         warnings: What was read tolerantly, a sentence each; filled while it is read.
@@ -126,7 +124,7 @@ class GenomeFile:
         self.format, guess = self._format_of(self._sheet)
         self._guesses += [guess] if guess else []
         self._wanted = self._choose(identifiers)
-        self.identifiers = self._wanted or summary_of_kinds(self._first_kinds())
+        self.identifiers = self._wanted or "other"
         self.categories: dict[str, str] = {}
         self.descriptions: dict[str, str] = {}
         self.warnings: list[str] = list(self._guesses)
@@ -185,23 +183,20 @@ class GenomeFile:
 
     def _format_of(self, sheet: Sheet) -> tuple[str, str | None]:
         """The format of a file, and a warning if that is a guess."""
-        if self._asked not in ("auto", "genomes-by-families", "families-by-genomes", "picrust2", "rtab"):
+        if self._asked not in ("auto", *WIDE):
             return self._asked, None
         file_format = detect(sheet) if self._asked == "auto" else "genomes-by-families"
         if file_format not in WIDE:
             return file_format, None
         way, guess = orientation(sheet, self._known)
-        if self._asked != "auto":
-            rows = "families" if self._asked in ("families-by-genomes", "rtab") else "genomes"
-            if guess is None and way != f"{rows}-by-{'genomes' if rows == 'families' else 'families'}":
-                raise sheet.file.error(
-                    None, f"was said to be {self._asked}, but its families are in {_place(way)}: say format={way!r}"
-                )
-            return self._asked, None
-        if way == "families-by-genomes":
-            return ("rtab" if file_format == "rtab" else way), guess
-        picrust = not sheet.shifted and sheet.keys[0] in ("assembly", "sequence")
-        return ("picrust2" if picrust else way), guess
+        if self._asked == "auto":
+            return way, guess
+        if guess is None and way != self._asked:
+            place = "its first column" if way == "families-by-genomes" else "its header"
+            raise sheet.file.error(
+                None, f"was said to be {self._asked}, but its families are in {place}: say format={way!r}"
+            )
+        return self._asked, None
 
     def _choose(self, identifiers: str) -> str | None:
         """The kind of identifiers to take, None where all are."""
@@ -210,34 +205,14 @@ class GenomeFile:
         main = summary_of_kinds(Counter(map(kind_of_identifier, self._known)))
         main = "COG" if main in COGS else main
         if self.format == "anvio-functions":
-            here = self._first_kinds()
+            sheet = self._sheet
+            accessions = sheet.records([sheet.need(["accession"], "accessions")], False)
+            names = dict.fromkeys(row[0].split("!!!")[0] for _, row in accessions)
+            here = Counter(kind_of_identifier(normalise(name)) for name in names if name)
             order = [*([main] if self._known else []), "COG", "KO", "Pfam", *(kind for kind, _ in here.most_common())]
             return next((kind for kind in order if kind in here), "other")
         kinds = FORMATS[self.format].families
         return None if not kinds else main if main in kinds else next(iter(kinds))
-
-    def _first_kinds(self) -> Counter[str]:
-        """Kinds of the families that can be seen at the beginning of the first file."""
-        sheet = self._sheet
-        names: Iterator[str]
-        if self.format == "anvio-functions":
-            names = (
-                row[0].split("!!!")[0] for _, row in sheet.records([sheet.need(["accession"], "accessions")], False)
-            )
-        elif self.format == "hmmscan":
-            lines = (" ".join(fields).split() for fields in sheet.rows)
-            names = (name for fields in lines for name in fields[1:4:2] if name != "-")
-        elif self.format in ("genomes-by-families", "picrust2"):
-            names = iter(sheet.titles[1:])
-        else:
-            named = {"long": FAMILY_NAMES, "anvio-matrix": ["accession", *(sheet.keys[i] for i in text_columns(sheet))]}
-            at = sheet.first(named.get(self.format, ())) or 0
-            names = (fields[at] for fields in sheet.rows if at < len(fields))
-        return Counter(kind_of_identifier(normalise(name)) for name in dict.fromkeys(names) if name)
-
-
-def _place(way: str) -> str:
-    return "its first column" if way == "families-by-genomes" else "its header"
 
 
 def _name_of(paths: list[Path]) -> str:

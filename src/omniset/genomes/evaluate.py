@@ -16,22 +16,22 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float
 
+from omniset.genomes import training
+from omniset.genomes.calibration import BINS, LEVELS, Level, at_quality, check_precision, size_interval, tenths
 from omniset.genomes.completer import GenomeCompleter
 from omniset.genomes.data import GenomeTable, Table, as_table
-from omniset.genomes.metadata import completeness_of, is_whole, lineages, warn_of_small
+from omniset.genomes.metadata import completeness_of, is_whole, lineages
 from omniset.genomes.noise import LOSSES
-from omniset.genomes.size_interval import size_interval
-from omniset.genomes.thresholds import BINS, LEVELS, Level, at_quality, check_precision, tenths
 from omniset.genomes.training import MAKERS, NO_NETWORK, UNTRAINED, Clades, Genomes, Noisy, apply_all, split
 from omniset.runs.files import provenance
 from omniset.trials.comparison import OURS, Aim, Comparison, Score
 from omniset.trials.intervals import Draws, Values
 from omniset.trials.kept import Done, Kept
 
-ARCHITECTURE = "evidence"  # of our model in an evaluation
 ACCESSORY = f"{OURS}-accessory"  # ours, told that rare families are lost more often
-OF_OURS = (OURS, NO_NETWORK, ACCESSORY, "seed")  # all others are baselines
-DEFAULT = (NO_NETWORK, "pca")  # methods beside ours and the untrained ones
+OF_OURS = (OURS, NO_NETWORK, ACCESSORY, "evidence", "seed")  # all others are baselines
+DEFAULT = (NO_NETWORK, "pca", "autoencoder", "mean")  # methods beside ours and the untrained ones
+TEST_FRACTION = 0.2  # share of the genomes that is kept for the test, by whole clades
 # (missed, foreign) at which the public original was judged, independent noise of families.
 ORIGINAL = ((0.0, 0.0), (0.10, 0.0), (0.25, 0.01), (0.50, 0.01), (0.75, 0.01))
 LOSSY = ((95.0, 0.0), (70.0, 0.0), (50.0, 0.0))
@@ -104,23 +104,18 @@ def of_whole(rows: pd.DataFrame, whole: Collection[str]) -> pd.DataFrame:
     return chosen.assign(condition=chosen["condition"].map(names))
 
 
-def calibration_error(rows: pd.DataFrame, draws: Draws) -> Values:
-    """Expected calibration error of all pairs of genome and family:
+def calibration_error(sums: Sequence[str], first: int, rows: pd.DataFrame, draws: Draws) -> Values:
+    """Expected calibration error of pairs of genome and family; NaN where there is none:
 
         Σ_b |Σ p - Σ y| / Σ_b n,   b the tenths of probability, n the pairs in each, y 1 where the family is there.
 
     Source: Naeini et al., "Obtaining well calibrated probabilities using Bayesian binning", 2015.
-    """
-    columns = [f"{k}{b}" for k in SUMS for b in range(BINS)]
-    number, predicted, present = np.split(draws.sums(rows[columns].to_numpy(np.float64)), 3, axis=1)
-    return np.abs(predicted - present).sum(1) / np.maximum(number.sum(1), 1)
 
-
-def calibration_error_of_missing(rows: pd.DataFrame, draws: Draws) -> Values:
-    """The same of families that were not observed and have a probability of at least .1: all others are trivial. NaN
-    where there is none.
+    Args:
+        sums: Columns that have n, Σ p and Σ y of each tenth.
+        first: The tenth from which on they count.
     """
-    columns = [f"{k}{b}" for k in SUMS_OF_MISSING for b in range(1, BINS)]
+    columns = [f"{k}{b}" for k in sums for b in range(first, BINS)]
     number, predicted, present = np.split(draws.sums(rows[columns].to_numpy(np.float64)), 3, axis=1)
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.abs(predicted - present).sum(1) / number.sum(1)
@@ -142,42 +137,33 @@ def error_of_missing(rows: pd.DataFrame, draws: Draws) -> Values:
 
 SUMS = ("n", "said", "was")  # columns of a row for each tenth of probability: pairs, sum of p, families that are there
 SUMS_OF_MISSING = ("unseen_n", "unseen_said", "unseen_was")  # the same of families that were not observed
+share = partial(Score, share=True)
 SCORES = (
-    Score("auprc_missing", "AUPRC of missing families", share=True),
-    Score("recall_missing", "recall of missing families", share=True),
-    Score("f1", "F1", share=True),
-    Score(
+    share("auprc_missing", "AUPRC of missing families"),
+    share("recall_missing", "recall of missing families"),
+    share("f1", "F1"),
+    share(
         "ece_missing",
         "calibration error of missing families",
         larger=False,
-        share=True,
-        formula=calibration_error_of_missing,
+        # Of a probability below 0.1 all are trivial.
+        formula=partial(calibration_error, SUMS_OF_MISSING, 1),
     ),
-    Score("ece", "calibration error", larger=False, share=True, formula=calibration_error),
-    Score("auprc_foreign", "AUPRC of foreign families", share=True),
-    Score("auroc_missing", "AUROC of missing families", share=True),
-    Score("auroc_foreign", "AUROC of foreign families", share=True),
-    Score("brier", "Brier score", larger=False, share=True),
+    share("ece", "calibration error", larger=False, formula=partial(calibration_error, SUMS, 0)),
+    share("auprc_foreign", "AUPRC of foreign families"),
+    share("auroc_missing", "AUROC of missing families"),
+    share("auroc_foreign", "AUROC of foreign families"),
+    share("brier", "Brier score", larger=False),
     Score("log_loss", "log loss", larger=False),
     Score("size_error", "size error", larger=False),
     Score("missing_error", "error of the number of missing families", larger=False, formula=error_of_missing),
-    Score("worse", "share of genomes made worse", larger=False, share=True),
-    *(
-        Score(
-            f"precision_{change}",
-            f"precision of {change} families",
-            share=True,
-            formula=partial(ratio_of, f"{change}_right", f"{change}_made"),
-        )
-        for change in CHANGES
+    share("worse", "share of genomes made worse", larger=False),
+    share("precision_added", "precision of added families", formula=partial(ratio_of, "added_right", "added_made")),
+    share(
+        "precision_removed", "precision of removed families", formula=partial(ratio_of, "removed_right", "removed_made")
     ),
-    Score(
-        "recall_added",
-        "recall of added families",
-        share=True,
-        formula=partial(ratio_of, "added_right", "missing"),
-    ),
-    Score("covered", "sizes within their interval", share=True),
+    share("recall_added", "recall of added families", formula=partial(ratio_of, "added_right", "missing")),
+    share("covered", "sizes within their interval"),
 )
 # Means over genomes of test clades, but calibration errors, precisions, recall of added ones and error of missing ones.
 DEFINITIONS = {
@@ -264,21 +250,6 @@ def of_genomes(
     return pd.DataFrame(rows)
 
 
-def bins(rows: pd.DataFrame) -> list[tuple[int, float, float]]:
-    """The reliability of a method: number of pairs, mean probability and share present, by tenths of probability."""
-    return tenths(*(rows[[f"{k}{b}" for b in range(BINS)]].sum().to_numpy() for k in SUMS))
-
-
-def by_prevalence(rows: pd.DataFrame) -> dict[str, float]:
-    """F1 of a method over all pairs of genome and family, by bins of prevalence."""
-    tp, called, true = (
-        rows[[f"{k}{b}" for b in range(len(PREVALENCE) - 1)]].sum().to_numpy() for k in ("tp", "called", "true")
-    )
-    with np.errstate(invalid="ignore", divide="ignore"):
-        values = 2 * tp / (called + true)
-    return {f"{a:g}-{b:g}": float(value) for (a, b), value in zip(pairwise(PREVALENCE), values, strict=True)}
-
-
 def _ranked(what: str, scores: Float[np.ndarray, " pairs"], positive: Bool[np.ndarray, " pairs"]) -> dict[str, float]:
     """Average precision and area under the ROC curve; NaN where all, or none, are positive.
 
@@ -343,20 +314,25 @@ class Evaluation:
         return [name for name in names if name in self.rows]
 
     def reliability(self, condition: str) -> dict[str, list[tuple[int, float, float]]]:
-        """By method, see `bins`."""
-        return {method: bins(rows) for method, rows in self._by_method(condition)}
+        """By method: number of pairs, mean probability and share present, by tenths of probability."""
+        return {method: tenths(*(_sums(rows, k, BINS) for k in SUMS)) for method, rows in self._by_method(condition)}
 
     def by_prevalence(self, condition: str) -> dict[str, dict[str, float]]:
-        """By method, see `by_prevalence`."""
-        return {method: by_prevalence(rows) for method, rows in self._by_method(condition)}
+        """By method: F1 over all pairs of genome and family, by bins of the family's prevalence."""
+        bins, found = [f"{a:g}-{b:g}" for a, b in pairwise(PREVALENCE)], {}
+        for method, rows in self._by_method(condition):
+            tp, called, true = (_sums(rows, k, len(bins)) for k in ("tp", "called", "true"))
+            with np.errstate(invalid="ignore", divide="ignore"):
+                found[method] = dict(zip(bins, (2 * tp / (called + true)).tolist(), strict=True))
+        return found
 
     def changes(self, condition: str) -> dict[str, float]:
         """How many families ours added and removed per genome, at the chosen precision; NaN where it made none."""
-        rows = dict(self._by_method(condition)).get(OURS, self.rows[:0])
+        rows = self.rows[(self.rows["condition"] == condition) & (self.rows["method"] == OURS)]
         return {change: float(rows.get(f"{change}_made", pd.Series(dtype=float)).mean()) for change in CHANGES}
 
     def own_numbers(self) -> dict[str, Any]:
-        """What is measured of genomes alone."""
+        """What no other system measures."""
         return {
             "splits": self.splits.to_dict("records"),
             "precision": self.precision,
@@ -391,22 +367,25 @@ class Evaluation:
         return [(str(method), rows) for method, rows in there.groupby("method", sort=False)]
 
 
+def _sums(rows: pd.DataFrame, name: str, bins: int) -> np.ndarray:
+    return rows[[f"{name}{b}" for b in range(bins)]].sum().to_numpy()
+
+
 @dataclass
 class Known:
-    """Genomes to evaluate on, and what is known of them; see `GenomeCompleter.fit`."""
+    """Genomes to evaluate on, and what is known of them: see `GenomeCompleter.fit`."""
 
     table: GenomeTable
     taxonomy: pd.DataFrame | None
     quality: pd.DataFrame | None
     clades: Clades
 
-    def clade_names(self, rank: str) -> np.ndarray:
+    def clade_names(self, rank: str) -> list[str]:
         """A genome without a clade is one of its own."""
-        names: Any = self.clades.groups
-        if self.taxonomy is not None:
-            own = self.table.names
-            names = [clade or name for clade, name in zip(lineages(self.taxonomy, own)[rank], own, strict=True)]
-        return pd.Series(np.asarray(names)).astype(str).to_numpy()
+        if self.taxonomy is None:
+            return [*map(str, self.clades.groups)]
+        names = self.table.names
+        return [clade or name for clade, name in zip(lineages(self.taxonomy, names)[rank], names, strict=True)]
 
 
 def evaluate(
@@ -416,7 +395,6 @@ def evaluate(
     *,
     methods: Sequence[str] = DEFAULT,
     seeds: int = 3,
-    test_fraction: float = 0.2,
     precision: float = 0.95,
     folder: str | Path | None = None,
     resume: bool = False,
@@ -429,10 +407,9 @@ def evaluate(
         table, taxonomy: As in `GenomeCompleter.fit`.
         quality: As in `GenomeCompleter.fit`. Test genomes that are whole themselves are then also judged alone, and
             tell whether probabilities and sizes are right.
-        methods: Beside "omniset" and the untrained ones, which are always there: "no-network", ours without its
-            network; "pca"; "seed", which takes hundreds of epochs to learn.
+        methods: Beside "omniset" and the untrained ones, which are always there, out of
+            `omniset.genomes.training.MAKERS`; "pca" and "autoencoder" before their "mean".
         seeds: Number of splits, each with weights and noise of its own.
-        test_fraction: Share of the genomes kept for the test, by whole clades.
         precision: At which calls against the observation are judged.
         folder: Keep the rows of each seed here, for `resume`.
         say: Is given a line on what is being done.
@@ -441,11 +418,12 @@ def evaluate(
     Raises:
         ValueError: An unknown method, a number out of its bounds, too few clades; a quality of none of the genomes.
     """
-    _check(methods, seeds, test_fraction, precision, arguments)
     first = arguments.pop("seed", 0)
     completer = GenomeCompleter(seed=first, **arguments)
     completer.check_arguments()
-    warn_of_small(completer.contamination)
+    _check(methods, seeds, precision, completer.architecture)
+    if completer.architecture != "evidence":
+        methods = [name for name in methods if name != NO_NETWORK]  # it has none but its network
     genomes = as_table(table)
     itself = completeness_of(quality, genomes.names)
     clades = Clades.of(genomes.counts, taxonomy, genomes.names, completer.clade)
@@ -456,9 +434,8 @@ def evaluate(
     units: list[Done] = []
     for seed in range(first, first + seeds):
         completer = GenomeCompleter(**arguments, seed=seed)
-        settings = {**completer.plain(), "methods": sorted(methods), "test_fraction": test_fraction}
-        settings |= {"precision": precision, "data": data}
-        work = partial(_one_seed, completer, known, methods, test_fraction, precision, say)
+        settings = {**completer.plain(), "methods": sorted(methods), "precision": precision, "data": data}
+        work = partial(_one_seed, completer, known, methods, precision, say)
         units.append(store.do(f"seed_{seed}", settings, work))
     rows = pd.concat([unit.rows for unit in units], ignore_index=True)
     names = [] if itself is None else np.array(genomes.names)[is_whole(itself)]
@@ -466,19 +443,13 @@ def evaluate(
     return Evaluation(rows, pd.DataFrame([unit.facts for unit in units]), precision, clades.notes())
 
 
-def _check(
-    methods: Sequence[str], seeds: int, test_fraction: float, precision: float, arguments: dict[str, Any]
-) -> None:
+def _check(methods: Sequence[str], seeds: int, precision: float, architecture: str) -> None:
+    there = [OURS, *(name for name in MAKERS if name != architecture)]
     for name in methods:
-        if name not in (OURS, *MAKERS) or name == ARCHITECTURE:
-            there = (OURS, *(name for name in MAKERS if name != ARCHITECTURE))
+        if name not in there:
             raise ValueError(f"methods must be out of {', '.join(there)}; got {name!r}")
-    if "architecture" in arguments:
-        raise ValueError(f"architecture is not for evaluate: it compares {OURS!r} with the methods that are asked for")
     if seeds < 1:
         raise ValueError(f"seeds must be >= 1, got {seeds}")
-    if not 0 < test_fraction < 0.9:
-        raise ValueError(f"test_fraction must be above 0 and below 0.9, got {test_fraction}")
     check_precision(precision)
 
 
@@ -486,24 +457,25 @@ def _one_seed(
     completer: GenomeCompleter,
     known: Known,
     methods: Sequence[str],
-    test_fraction: float,
     precision: float,
     say: Callable[[str], None],
 ) -> Done:
     say(f"seed {completer.seed}: training")
     table, clades, rng = known.table, known.clades, np.random.default_rng(completer.seed)
-    train, test, validation = split(clades.groups, (test_fraction, completer.validation_fraction), rng)
+    train, test, validation = split(clades.groups, (TEST_FRACTION, training.VALIDATION_FRACTION), rng)
     if not len(test):
         raise ValueError(
-            f"test_fraction={test_fraction} of {len(table)} genomes is less than any clade has: take a lower rank"
+            f"there is no test genome: a share of {TEST_FRACTION:g} of {len(table)} genomes is less than any clade of "
+            f"rank {completer.clade!r} has; take a lower rank as clade"
         )
     also = [*UNTRAINED, *(m for m in methods if m != OURS)]
     completer.fit_split(table, known.taxonomy, clades, train, validation, quality=known.quality, also=also)
-    suite = completer.network_
-    chosen = {OURS: suite[ARCHITECTURE]} | {name: suite[name] for name in (NO_NETWORK, *MAKERS) if name in also}
+    suite, ours = completer.network_, completer.architecture
+    chosen = {OURS: suite[ours]} | {name: suite[name] for name in (NO_NETWORK, *MAKERS) if name in also}
     # The noise of the test draws its donors from the training genomes. What a test genome has is the truth here.
     genomes = Genomes(completer.columns(table), clades, train, validation)
-    labels = known.clade_names(completer.clade)[test]
+    clade_names = known.clade_names(completer.clade)
+    named = {"genome": [table.names[i] for i in test], "clade": [clade_names[i] for i in test]}
     prevalence, frames = suite.noise.prevalence.numpy(), []
     for number, condition in enumerate(CONDITIONS):
         say(f"seed {completer.seed}: testing at {condition.name} ({number + 1} of {len(CONDITIONS)})")
@@ -516,8 +488,7 @@ def _one_seed(
         at = {} if condition.kind == "original" else {m: at_quality(v, *condition.level) for m, v in levels.items()}
         scores = {m: of_genomes(n, prevalence, at.get(m), precision) for m, n in completed.items()}
         for method, frame in scores.items():
-            about = {"seed": completer.seed, "genome": [table.names[i] for i in test], "clade": labels}
-            about |= {"condition": condition.name, "method": method}
+            about = {"seed": completer.seed, **named, "condition": condition.name, "method": method}
             worse = frame["f1"].to_numpy() < scores["as-is"]["f1"].to_numpy() - 1e-12
             frames.append(pd.concat([pd.DataFrame(about), frame.assign(worse=worse.astype(float))], axis=1))
     parts = {"training": train, "validation": validation, "test": test}
@@ -526,7 +497,7 @@ def _one_seed(
         **{f"{name} genomes": len(part) for name, part in parts.items()},
         **{f"{name} clades": len(np.unique(clades.groups[part])) for name, part in parts.items()},
         "families": len(completer.families_),
-        "epochs": {OURS if m == ARCHITECTURE else m: len(history) for m, history in completer.histories_.items()},
+        "epochs": {OURS if m == ours else m: len(history) for m, history in completer.histories_.items()},
         "seconds": completer.seconds_,
         "provenance": provenance(completer.seed),
     }

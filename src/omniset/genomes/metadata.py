@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float
 
-from omniset.genomes.headers import FAMILY_NAMES, GENOME_NAMES, normalise, twice
+from omniset.genomes.formats import GENOME_NAMES, twice
 from omniset.tables.files import listed, short
 from omniset.tables.sheets import Sheet, look, number_of
 
@@ -23,7 +22,6 @@ COMPLETENESS = (
     *("completeness_specific", "completeness_general"),
 )
 CONTAMINATION = ("contamination", "checkm2_contamination", "checkm_contamination")
-DETECTION = ("detection", "recovery", "factor")
 LINEAGE = ("gtdb_taxonomy", "classification", "gtdb_classification", "taxonomy", "lineage", "taxon", "ncbi_taxonomy")
 PREFIXES = {"d": 0, "k": 0, "p": 1, "c": 2, "o": 3, "f": 4, "g": 5, "s": 6}
 ALIASES = {"superkingdom": "domain", "kingdom": "domain"}
@@ -66,27 +64,6 @@ def read_qualities(path: str | Path) -> pd.DataFrame:
     return pd.DataFrame(values, index=pd.Index(names, name="genome"), columns=["completeness", "contamination"])
 
 
-def read_detection(path: str | Path) -> pd.Series:
-    """A table with the columns family and detection: how often each is recovered, as a multiple of what completeness
-    says, above 0 and at most 1.
-
-    Raises:
-        OSError, ValueError: As TextFile; a column is missing, a family is there twice, a value is out of its bounds.
-    """
-    sheet = look(path)
-    at = [sheet.need(FAMILY_NAMES, "families"), sheet.need(DETECTION, "detection")]
-    values: dict[str, float] = {}
-    for row, (name, text) in sheet.records(at):
-        family, value = normalise(name), number_of(text)
-        if not family or family in values:
-            raise sheet.file.error(row, f"family {short(name)} is there twice" if family else "has no family")
-        if value is None or not 0 < value <= 1:
-            column = sheet.columns[at[1]]
-            raise sheet.file.error(row, f"column {column!r} is {short(text)}, it must be above 0 and at most 1")
-        values[family] = value
-    return pd.Series(values, name="detection", dtype=np.float64)
-
-
 def seem_fractions(values: Float[np.ndarray, "genomes two"]) -> str | None:
     """What to say of completeness that cannot be percent, since that of all genomes is at most 1; else None.
 
@@ -97,29 +74,6 @@ def seem_fractions(values: Float[np.ndarray, "genomes two"]) -> str | None:
         return None
     both = "completeness and contamination" if contamination.max(initial=0) <= 1 else "completeness"
     return f"is at most {completeness.max():g}, so it seems to hold fractions: multiply {both} by 100"
-
-
-def check_bounds(completeness: tuple[float, float], contamination: tuple[float, float]) -> None:
-    """Raise the ValueError if these are no bounds in percent."""
-    for name, (low, high) in (("completeness", completeness), ("contamination", contamination)):
-        if not 0 <= low <= high <= 100:
-            raise ValueError(f"{name} must be two percentages in order, from 0 to 100, got {low}, {high}")
-    low, high = completeness
-    if 0 < high <= 1 or 0 < low < 1:
-        raise ValueError(
-            f"completeness is {low:g} to {high:g}, which seem to be fractions: give percent, such as "
-            f"{100 * low if low < 1 else low:g}, {100 * high if high <= 1 else high:g}"
-        )
-
-
-def warn_of_small(contamination: tuple[float, float], stacklevel: int = 2) -> None:
-    """Say that a contamination below 1 is percent, where a fraction may have been meant."""
-    low, high = contamination
-    if 0 < high < 1:
-        warnings.warn(
-            f"contamination is {low:g} to {high:g} percent: if fractions are meant, give {100 * low:g}, {100 * high:g}",
-            stacklevel=stacklevel + 1,
-        )
 
 
 def as_numbers(values: np.ndarray) -> tuple[Float[np.ndarray, "..."], tuple[int, ...] | None]:

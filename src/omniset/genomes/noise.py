@@ -7,17 +7,17 @@ between 0 and 1; percentages are for files and people.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
-import pandas as pd
 import scipy.sparse as sp
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+Share = TypeVar("Share", Float[np.ndarray, " families"], Float[Tensor, " families"])
 MOST_COPIES = 10  # more are as good as certain to be seen
 # No assembly and no annotation is free of error: a family of a genome said to be 100 % complete may be missed, and one
 # of a genome said to be clean may be foreign.
@@ -155,15 +155,13 @@ def lose_islands(
     return rng.binomial(counts - mobile, completeness) + lose_runs(mobile, ISLAND * completeness, rng)
 
 
-def accessory_loss(
-    prevalence: Float[np.ndarray, " families"], share: float = ACCESSORY
-) -> Float[np.ndarray, " families"]:
+def accessory_loss(prevalence: Share) -> Share:
     """(V,) how often a family is recovered, as a multiple of what completeness says: 1 for core families, of which
-    completeness is measured, down to `share` for the rarest. In MAGs said to be 95 % complete Meziti et al., "The
+    completeness is measured, down to `ACCESSORY` for the rarest. In MAGs said to be 95 % complete Meziti et al., "The
     reliability of metagenome-assembled genomes (MAGs) in representing natural populations", 2021, found 77 % of the
     core and 50 % of the variable genes.
     """
-    return share + (1 - share) * np.minimum(prevalence / CORE, 1)
+    return ACCESSORY + (1 - ACCESSORY) * (prevalence / CORE).clip(max=1)
 
 
 def flip(
@@ -300,44 +298,14 @@ class NoiseModel(nn.Module):
         observed = missing * foreign / (1 - missed + missed * foreign)
         return torch.where(present, observed, missing / missed.clamp(min=1e-12))
 
-    def shift(self, observed: Observed, detection: Float[Tensor, " families"]) -> Float[Tensor, "genomes families"]:
-        """(B, V) what is to be added to log-odds that take all families for equally well detected: by Bayes' rule the
-        evidence with `detection` less that without. 0 where nothing was observed, since the prior holds there.
+    def shift(self, observed: Observed) -> Float[Tensor, "genomes families"]:
+        """(B, V) what is to be added to log-odds that take all families for equally well detected, where rare ones are
+        lost more often, see `accessory_loss`: by Bayes' rule the difference of the evidence. 0 where nothing was
+        observed, since the prior holds there.
         """
         settled = self.settle(observed)[0]
-        change = self.evidence(settled, detection) - self.evidence(settled)
+        change = self.evidence(settled, accessory_loss(self.prevalence)) - self.evidence(settled)
         return change * observed.present.any(1, keepdim=True)
-
-    def accessory(self) -> Float[Tensor, " families"]:
-        """(V,) the detection of each family where rare ones are lost more often: see `accessory_loss`."""
-        share = (self.prevalence / CORE).clamp(max=1)
-        return ACCESSORY + (1 - ACCESSORY) * share
-
-    def detection(self, factors: pd.Series, families: Sequence[str]) -> Float[Tensor, " families"]:
-        """(V,) the factors of the families of the vocabulary; one that the series lacks has that of its prevalence.
-
-        Args:
-            factors: How often each is recovered, as a multiple of what completeness says; index family.
-
-        Raises:
-            ValueError: A factor is out of its bounds, a family is there twice; none is in the vocabulary.
-        """
-        values = factors.to_numpy(np.float64)
-        wrong = np.flatnonzero(~((values > 0) & (values <= 1)))
-        if len(wrong):
-            family, value = factors.index[wrong[0]], values[wrong[0]]
-            raise ValueError(f"detection of family {family!r} is {value:g}, it must be above 0 and at most 1")
-        if factors.index.duplicated().any():
-            raise ValueError(f"detection: family {factors.index[factors.index.duplicated()][0]!r} is there twice")
-        places = pd.Index(families).get_indexer(factors.index)
-        if not (places >= 0).any():
-            raise ValueError(
-                f"detection: none of its families is in the model's vocabulary: they are such as {factors.index[0]!r}, "
-                f"the model's such as {families[0]!r}"
-            )
-        found = self.accessory()
-        found[places[places >= 0]] = torch.from_numpy(values[places >= 0]).to(found)
-        return found
 
     def estimate(
         self, counts: Float[Tensor, "genomes families"]

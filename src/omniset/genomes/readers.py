@@ -18,7 +18,7 @@ import scipy.sparse as sp
 from jaxtyping import Bool, Float, Int
 
 from omniset.core.features import MISSING
-from omniset.genomes.headers import (
+from omniset.genomes.formats import (
     COGS,
     COMMAS,
     COUNT_NAMES,
@@ -320,9 +320,8 @@ def read_interproscan(sheet: Sheet, notes: Notes) -> Found:
             if len(fields) < 11:
                 raise sheet.file.error(row, f"has {len(fields)} fields, InterProScan writes at least 11")
             text = fields[column] if len(fields) > column else "-"
-            if kind_of_identifier(text) == wanted and (fields[0], text) not in seen:
-                seen.add((fields[0], text))
-                yield row, name, [notes.family(text)], 1, contig_of(fields[0])
+            if kind_of_identifier(text) == wanted:
+                yield row, name, once(seen, fields[0], [notes.family(text)]), 1, contig_of(fields[0])
 
     return gather(sheet.file, entries(), name)
 
@@ -346,9 +345,7 @@ def read_hmmscan(sheet: Sheet, notes: Notes) -> Found:
             target, accession, query, other = fields[:4]
             searched = accession == "-" and other != "-"
             model, gene = (other, target) if searched else (target if accession == "-" else accession, query)
-            if (gene, model) not in seen:
-                seen.add((gene, model))
-                yield row, name, [notes.family(model)], 1, contig_of(gene)
+            yield row, name, once(seen, gene, [notes.family(model)]), 1, contig_of(gene)
 
     return gather(sheet.file, entries(), name)
 
@@ -717,8 +714,6 @@ def _none_wanted(file: TextFile, families: list[str], notes: Notes) -> ValueErro
 READERS: dict[str, Callable[[Sheet, Notes], Found]] = {
     "genomes-by-families": read_wide,
     "families-by-genomes": read_transposed,
-    "rtab": read_transposed,
-    "picrust2": read_wide,
     "long": read_long,
     "kofamscan": read_kofamscan,
     "ko-mapper": read_mapper,

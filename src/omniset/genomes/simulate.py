@@ -15,7 +15,6 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float, Int
 
-from omniset.genomes.metadata import check_bounds, warn_of_small
 from omniset.genomes.noise import degrade
 from omniset.runs.files import writable_folder
 from omniset.tables.files import TableWriter
@@ -27,6 +26,7 @@ CONCENTRATION = 1.3  # of the Beta distribution of frequencies; U-shaped where s
 VARIATION = 2.0  # shape of the Gamma distribution of rates; the smaller the more they vary
 MODULE, TOGETHER = 3.0, 0.9  # mean number of families of a module, and how often each follows it
 NOVEL = 0.5  # largest share of the incomplete genomes that are of taxonomic families without a reference
+COMPLETENESS, CONTAMINATION = (50.0, 95.0), (0.0, 10.0)  # lowest and highest of the incomplete genomes, in percent
 OFF = 5.0  # points by which an estimated quality is wrong at most
 RANKS = {"p": 0.25, "c": 0.4, "o": 0.5, "f": 0.65, "g": 0.85}  # where the tree is cut, the leaves being at 1
 
@@ -79,8 +79,6 @@ def simulate(
     genomes: int = 400,
     families: int = 1000,
     mags: int = 100,
-    completeness: tuple[float, float] = (50.0, 95.0),
-    contamination: tuple[float, float] = (0.0, 10.0),
     seed: int = 0,
 ) -> Simulated:
     """Relatives with their gene families, some of them complete references, the others spoilt.
@@ -93,8 +91,6 @@ def simulate(
         genomes: Number of references, at least 4.
         families: Number of gene families, at least 2.
         mags: Number of incomplete genomes, at least 1.
-        completeness: Lowest and highest one, in percent; drawn uniformly.
-        contamination: Likewise.
         seed: The same gives the same tables.
 
     Raises:
@@ -107,8 +103,6 @@ def simulate(
     number = genomes + mags
     if number * families > MOST:
         raise ValueError(f"(genomes + mags) * families must be at most {MOST:,}, it is {number * families:,}")
-    check_bounds(completeness, contamination)
-    warn_of_small(contamination)
     rng = np.random.default_rng(seed)
     tree = yule_tree(number, rng)
     kinds = draw_families(families, size=SHARE * families, copies=COPIES, rate=RATE, rng=rng)
@@ -121,7 +115,7 @@ def simulate(
     unseen = np.flatnonzero(~content[references].any(0))
     content[rng.choice(references, len(unseen)), unseen] = 1
 
-    quality = np.stack([rng.uniform(*completeness, mags), rng.uniform(*contamination, mags)])
+    quality = np.stack([rng.uniform(*COMPLETENESS, mags), rng.uniform(*CONTAMINATION, mags)])
     estimated = np.clip(quality + rng.uniform(-OFF, OFF, quality.shape), 0, 100)
     observed = np.empty((mags, families), dtype=content.dtype)
     for row, (genome, complete, foreign) in enumerate(zip(np.flatnonzero(spoilt), *quality, strict=True)):
@@ -177,16 +171,7 @@ def draw_families(families: int, *, size: float, copies: float, rate: float, rng
         size: Mean number of families of a genome, between 0 and `families`, their number.
         copies: Mean number of copies of a family that was never lost, at least 1: E[1 / (1 - rho)], rho ~ Beta(1/2, .).
         rate: Mean turnover per unit of the tree's length.
-
-    Raises:
-        ValueError: An argument is out of bounds.
     """
-    if not 0 < size < families:
-        raise ValueError(f"size must be above 0 and below families ({families}), it is {size:g}")
-    if not copies >= 1:
-        raise ValueError(f"copies must be at least 1, it is {copies:g}")
-    if not rate > 0:
-        raise ValueError(f"rate must be above 0, it is {rate:g}")
     module = rng.permutation(np.repeat(np.arange(families), rng.geometric(1 / MODULE, families))[:families])
     mean = size / families
     frequency = rng.beta(CONCENTRATION * mean, CONCENTRATION * (1 - mean), families)
@@ -269,13 +254,8 @@ class Tree:
 
 def yule_tree(leaves: int, rng: np.random.Generator) -> Tree:
     """A pure-birth tree, all of its leaves at distance 1 from the root (Yule, "A Mathematical Theory of Evolution",
-    1925): k lineages wait for Exp(k), then one of them splits.
-
-    Raises:
-        ValueError: Fewer than 2 leaves.
+    1925): k lineages wait for Exp(k), then one of them splits. There are at least two leaves.
     """
-    if leaves < 2:
-        raise ValueError(f"leaves must be at least 2, it is {leaves}")
     parent, born, died = [-1, 0, 0], [0.0] * 3, [0.0] * 3
     alive = [1, 2]
     now = rng.exponential(1 / 2)

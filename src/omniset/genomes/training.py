@@ -22,7 +22,9 @@ from torch import Tensor, nn
 
 from omniset.genomes.baselines import (
     AsIs,
+    Autoencoder,
     LikelihoodNeighbours,
+    Mean,
     Method,
     Neighbours,
     Prevalence,
@@ -40,6 +42,13 @@ from omniset.training.fit import TrainingModule, fit
 
 CLUSTERED = 5000  # genomes, at most, whose clades are made by clustering where there is no taxonomy
 AT_ONCE = 1000  # genomes whose families are counted at a time
+BATCH_SIZE = 16  # genomes per step, and at a time when completing
+WEIGHT_DECAY = 1e-2
+PATIENCE = 3  # epochs without progress on the genomes kept back, after which a training stops; its best weights stay
+VALIDATION_FRACTION = 0.1  # share of the genomes that are kept back, by whole clades
+MOST_REFERENCES = 4000  # genomes that are kept to compare with
+COMPLETENESS, CONTAMINATION = (0.3, 1.0), (0.0, 0.12)  # lowest and highest that are learned from
+NEAR = 0.5  # how often a donor is of the clade above the genome's own
 ERROR = 0.05  # of an estimated completeness or contamination, at most
 # The document's noise: (missed, foreign) in the first, second and last third of the epochs.
 CURRICULUM = ((0.10, 0.01), (0.25, 0.02), (0.50, 0.05))
@@ -51,11 +60,13 @@ PAIRS = 400_000  # genomes x families, at most, that weights are fitted to, draw
 TOGETHER = 150  # genomes that are completed together, at most, when weights are fitted
 NO_NETWORK = "no-network"  # our model without its network
 UNTRAINED = ("as-is", "prevalence", "prevalence-bayes", "knn", "knn-likelihood")
-# What the methods that are compared with are trained with.
+MEAN_OF = ("knn-likelihood", "pca", "autoencoder")  # the strongest simple method
+# How the methods that are compared with are trained.
 TRAINING: dict[str, dict[str, Any]] = {
     # The document's optimiser; its curriculum needs all its epochs.
     "seed": {"epochs": 6, "learning_rate": 1e-3, "weight_decay": 0.0, "batch_size": 10, "patience": None},
-    "pca": {"epochs": 20, "learning_rate": 3e-3, "weight_decay": 1e-2, "batch_size": 16},
+    "pca": {"epochs": 20, "learning_rate": 3e-3},
+    "autoencoder": {"epochs": 40, "learning_rate": 1e-3},
 }
 Batch = tuple[Observed, Tensor, Tensor, Recovery | None]
 Degraded = tuple[np.ndarray, Observed, Recovery]  # positions, what is observed, and how much of them that truly is
@@ -188,33 +199,19 @@ def split(
     return [np.flatnonzero(parts == part) for part in range(len(fractions) + 1)]
 
 
-@dataclass
-class Draws:
-    """What noise training draws. Shares between 0 and 1.
+def drawn_quality(rng: np.random.Generator, itself: float = 1.0) -> tuple[float, float, float, float]:
+    """Completeness and contamination of a genome to learn from, in relation to the genome that is degraded; and both in
+    relation to its organism, as the method reads them: the truth, an estimate, or NaN. One genome in five is complete,
+    two of five are clean.
 
-    Attributes:
-        completeness, contamination: Bounds of uniform draws; one genome in five is complete, two of five are clean.
-        near: How often the donor is of the clade above the genome's own.
-        curriculum: The document's independent noise instead, by the share of epochs that have passed.
+    Args:
+        itself: Completeness of the genome, before it is degraded.
     """
-
-    completeness: tuple[float, float] = (0.3, 1.0)
-    contamination: tuple[float, float] = (0.0, 0.12)
-    near: float = 0.5
-    curriculum: bool = False
-
-    def quality(self, rng: np.random.Generator, itself: float = 1.0) -> tuple[float, float, float, float]:
-        """Completeness and contamination, in relation to the genome that is degraded; and both in relation to its
-        organism, as the method reads them: the truth, an estimate, or NaN.
-
-        Args:
-            itself: Completeness of the genome, before it is degraded.
-        """
-        c = 1.0 if rng.random() < 0.2 else rng.uniform(*self.completeness)
-        q = 0.0 if rng.random() < 0.4 else rng.uniform(*self.contamination)
-        kind = rng.random()
-        stated = "known" if kind < 0.4 else "estimated" if kind < 0.8 else "unknown"
-        return (c, q, *stated_quality(itself * c, itself * q, stated, rng))
+    c = 1.0 if rng.random() < 0.2 else rng.uniform(*COMPLETENESS)
+    q = 0.0 if rng.random() < 0.4 else rng.uniform(*CONTAMINATION)
+    kind = rng.random()
+    stated = "known" if kind < 0.4 else "estimated" if kind < 0.8 else "unknown"
+    return (c, q, *stated_quality(itself * c, itself * q, stated, rng))
 
 
 def stated_quality(
@@ -358,7 +355,7 @@ def degraded(
             else:
                 itself = 1.0 if genomes.itself is None else float(genomes.itself[i])
                 c, q = min(level[0] / 100, itself), level[1] / 100
-                donor = genomes.donor(i, rng.random() < 0.5, rng)
+                donor = genomes.donor(i, rng.random() < NEAR, rng)
                 counts.append(degrade(row, donor, c / itself, q / itself, rng, lost, prevalence))
                 quality.append(stated_quality(c, q, kind, rng))
                 told.append((itself, c, q))
@@ -403,7 +400,7 @@ def apply_all(
         if genomes.itself is not None:
             hidden.append(noise.hidden(batch.present, recovery.to(device)).cpu().numpy())
         if shift:
-            shifts.append(noise.shift(batch, noise.accessory()).cpu().numpy())
+            shifts.append(noise.shift(batch).cpu().numpy())
         if told is None:
             novelty.append(np.full(len(batch), np.nan, dtype=np.float32))
         else:
@@ -418,10 +415,13 @@ def apply_all(
 class GenomeBatches:
     """Batches of degraded genomes by (epoch, position). Noise depends on (seed, epoch, genome) alone; when not training
     it is the same in every epoch.
+
+    Args:
+        curriculum: The document's independent noise of families, by the share of epochs that have passed.
     """
 
-    def __init__(self, genomes: Genomes, draws: Draws, seed: int, epochs: int) -> None:
-        self.genomes, self.draws, self.seed, self.epochs = genomes, draws, seed, epochs
+    def __init__(self, genomes: Genomes, seed: int, epochs: int, curriculum: bool = False) -> None:
+        self.genomes, self.seed, self.epochs, self.curriculum = genomes, seed, epochs, curriculum
         groups = genomes.clades.groups
         self.weights = np.ones(len(groups))
         _, which, sizes = np.unique(groups[genomes.train], return_inverse=True, return_counts=True)
@@ -445,13 +445,13 @@ class GenomeBatches:
         itself = 1.0 if self.genomes.itself is None else float(self.genomes.itself[i])
         rng = np.random.default_rng([self.seed, epoch if training else 2**31, i])
         counts = self.genomes.row(i)
-        if self.draws.curriculum:
+        if self.curriculum:
             stage = min(len(CURRICULUM) * epoch // max(self.epochs, 1), len(CURRICULUM) - 1) if training else 1
             (missed, contamination), c, q = CURRICULUM[stage], np.nan, np.nan
             seen, completeness = flip(counts, missed, contamination, rng), 1 - missed
         else:
-            completeness, contamination, c, q = self.draws.quality(rng, itself)
-            donor = self.genomes.donor(i, rng.random() < self.draws.near, rng)
+            completeness, contamination, c, q = drawn_quality(rng, itself)
+            donor = self.genomes.donor(i, rng.random() < NEAR, rng)
             seen = degrade(counts, donor, completeness, contamination, rng)
         level, codes = rng.choice(3, p=HIDDEN) if training else 2, self.genomes.clades.codes
         hidden = codes[self.genomes.references, level] == codes[i, level]
@@ -459,9 +459,9 @@ class GenomeBatches:
         return seen, c, q, hidden, counts > 0, float(self.weights[i]), told
 
 
-def lesson(genomes: Genomes, draws: Draws, batch_size: int, epochs: int, seed: int) -> Lesson:
+def lesson(genomes: Genomes, batch_size: int, epochs: int, seed: int, curriculum: bool = False) -> Lesson:
     """Training and validation batches."""
-    make = GenomeBatches(genomes, draws, seed, epochs)
+    make = GenomeBatches(genomes, seed, epochs, curriculum)
     return Lesson(make, genomes.train, genomes.validation, batch_size=batch_size, seed=seed, move=_move)
 
 
@@ -494,13 +494,13 @@ def train(
     method: Method,
     genomes: Genomes,
     *,
-    draws: Draws,
     epochs: int,
     batch_size: int,
     learning_rate: float,
     weight_decay: float,
     seed: int,
     fingerprint: dict[str, Any],
+    curriculum: bool = False,
     **fitting: Any,
 ) -> list[dict[str, Any]]:
     """Train a method in place, and give a dict per epoch.
@@ -514,7 +514,7 @@ def train(
         checksum = zlib.crc32(np.ascontiguousarray(part).data, checksum)
     method.train()  # what methods share was left in evaluation mode by the one before
     module = GenomeModule(method, learning_rate, weight_decay, seed, fingerprint | {"data": checksum})
-    fit(module, lesson(genomes, draws, batch_size, epochs, seed), epochs=epochs, log=None, **fitting)
+    fit(module, lesson(genomes, batch_size, epochs, seed, curriculum), epochs=epochs, log=None, **fitting)
     return module.history
 
 
@@ -542,7 +542,6 @@ class Suite(nn.Module):
         genomes: Genomes,
         *,
         main: str,
-        draws: Draws,
         seed: int,
         folder: Path | None,
         fingerprint: dict[str, Any],
@@ -554,7 +553,7 @@ class Suite(nn.Module):
         Args:
             main: The method that `training` is for; others are trained with TRAINING, on the same device.
             instead: Epochs of each method that is trained, all of which are taken.
-            training: epochs, batch_size, learning_rate, weight_decay, patience, device, progress, resume.
+            training: epochs, learning_rate, device, progress, resume.
         """
         rng = np.random.default_rng(seed)
         counts = genomes.training_counts
@@ -566,6 +565,7 @@ class Suite(nn.Module):
             self[name].fit(counts, rng)
         del counts  # a copy, where genomes are kept back
         history = {}
+        training = {"batch_size": BATCH_SIZE, "weight_decay": WEIGHT_DECAY, "patience": PATIENCE, **training}
         for name in self.methods:
             method = self[name]
             if method.trained:
@@ -573,8 +573,8 @@ class Suite(nn.Module):
                 history[name] = train(
                     method,
                     genomes,
-                    draws=Draws(curriculum=True) if name == "seed" else draws,
                     seed=seed,
+                    curriculum=name == "seed",
                     folder=folder if folder is None or name == main else folder / name,
                     fingerprint=fingerprint | {"method": name},
                     **training | ({} if name == main else TRAINING.get(name, {})) | length,
@@ -603,6 +603,8 @@ MAKERS: dict[str, Callable[[Suite], Method]] = {
     "knn": lambda suite: Neighbours(suite.noise, suite.references),
     "knn-likelihood": lambda suite: LikelihoodNeighbours(suite.noise, suite.references),
     "pca": lambda suite: PrincipalComponents(suite.noise, suite.families),
+    "autoencoder": lambda suite: Autoencoder(suite.noise, suite.families),
+    "mean": lambda suite: Mean(suite.noise, [suite[name] for name in MEAN_OF]),
     "evidence": lambda suite: EvidenceModel(suite.noise, suite.references, suite.families),
     "seed": lambda suite: SeedModel(suite.noise, suite.families),
     NO_NETWORK: _without_network,

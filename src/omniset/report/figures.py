@@ -13,13 +13,11 @@ from typing import Any
 
 import matplotlib
 import numpy as np
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Float, Shaped
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
@@ -229,38 +227,6 @@ def calibration_curves(
 
 
 @styled
-def intervals(
-    labels: Sequence[str],
-    measured: tuple[str, Sequence[float | int], Sequence[float | int], Sequence[float | int]],
-    beside: tuple[str, Sequence[float | int]],
-    xlabel: str,
-) -> Figure:
-    """A row each, the first on top: a dot with its interval, and a second value to compare with.
-
-    Args:
-        measured: Name, values, lower and upper ends.
-        beside: Name and values.
-    """
-    figure, axes = panel(height=1.3 + 0.2 * max(len(labels), 3))
-    places = np.arange(len(labels))
-    name, values, low, high = measured
-    axes.hlines(places, low, high, color=BLUE, linewidth=2, alpha=0.55)
-    axes.plot(values, places, "o", color=BLUE, markersize=4.5, label=name)
-    axes.plot(beside[1], places, "D", color=ORANGE, markersize=4.5, markerfacecolor="white", label=beside[0])
-    axes.set_yticks(places, distinct(labels), fontsize=8)
-    axes.set_ylim(len(labels) - 0.4, -0.6)
-    axes.tick_params(axis="y", length=0)
-    axes.grid(axis="y", color="#e6e9ed", linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.spines["left"].set_visible(False)
-    axes.set(xlabel=xlabel)
-    axes.xaxis.set_major_locator(MaxNLocator(5))
-    _thousands(axes.xaxis)
-    figure.legend(loc="outside upper left", ncols=2)
-    return figure
-
-
-@styled
 def scatter(x: Float[np.ndarray, " rows"], y: Float[np.ndarray, " rows"], xlabel: str, ylabel: str) -> Figure:
     """With the line on which both are the same."""
     figure, axes = panel(height=3.6)
@@ -405,39 +371,6 @@ def two_sided_bars(
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{abs(value):,.10g}"))
     figure.legend(loc="outside upper left", ncols=2)
-    return figure
-
-
-@styled
-def state_map(
-    states: Int[np.ndarray, "rows columns"],
-    rows: Sequence[str],
-    columns: Sequence[str],
-    kinds: Sequence[tuple[str, str, str]],
-    xlabel: str,
-    ylabel: str,
-) -> Figure:
-    """A cell each, coloured by what it is.
-
-    Args:
-        states: Positions in `kinds`.
-        kinds: Name, colour, and a sign that is written into its cells ("" for none).
-    """
-    height, width = states.shape
-    figure, axes = panel(float(max(1.7 + 0.19 * width, 4.6)), float(2.0 + 0.19 * height))
-    colours = ListedColormap([colour for _, colour, _ in kinds])
-    axes.pcolormesh(states, cmap=colours, vmin=-0.5, vmax=len(kinds) - 0.5, edgecolors="white", linewidth=0.8)
-    for (i, j), state in np.ndenumerate(states):
-        if sign := kinds[state][2]:
-            axes.text(j + 0.5, i + 0.5, sign, ha="center", va="center_baseline", color="white", fontsize=7.5)
-    axes.set_xticks(np.arange(width) + 0.5, distinct(columns), rotation=90, fontsize=8)
-    axes.set_yticks(np.arange(height) + 0.5, distinct(rows), fontsize=8)
-    axes.tick_params(length=0)
-    axes.spines[:].set_visible(False)
-    axes.invert_yaxis()
-    axes.set(xlabel=xlabel, ylabel=ylabel)
-    shown = [Patch(facecolor=c, label=f"{name} ({sign})" if sign else name) for name, c, sign in kinds]
-    figure.legend(handles=shown, loc="outside upper left", ncols=len(kinds), handlelength=1.2)
     return figure
 
 

@@ -11,7 +11,8 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import product
 from pathlib import Path
 
@@ -20,7 +21,7 @@ import pandas as pd
 from jaxtyping import Float
 
 from omniset.genomes.completion import Completion
-from omniset.genomes.headers import kind_of_identifier, normalise
+from omniset.genomes.formats import kind_of_identifier, normalise
 from omniset.tables.files import TextFile
 from omniset.tables.sheets import look
 
@@ -40,11 +41,23 @@ class Node:
         kind: "family", "and", "or".
         name: Of the family.
         parts: Of "and" and "or"; an "and" without parts is always there.
+        text: As it was defined, of a step.
     """
 
     kind: str
     name: str = ""
     parts: tuple[Node, ...] = ()
+    text: str = field(default="", compare=False)
+
+    @cached_property
+    def size(self) -> int:
+        """Families, as often as they are in it; steps of which no family is known count too."""
+        return sum(part.size for part in self.parts) or 1
+
+    @cached_property
+    def depth(self) -> int:
+        """Levels of parts within each other."""
+        return max((1 + part.depth for part in self.parts), default=0)
 
     def families(self) -> Iterator[str]:
         """As often as they are in it."""
@@ -70,13 +83,11 @@ class Module:
     Attributes:
         name, title: "M00001" and what it does.
         steps: All of them are needed.
-        texts: Of the steps, as they were defined.
     """
 
     name: str
     title: str
     steps: tuple[Node, ...]
-    texts: tuple[str, ...]
 
     def families(self) -> Counter[str]:
         return Counter(family for step in self.steps for family in step.families())
@@ -106,8 +117,8 @@ class Module:
         return whole, each
 
 
-def parse(text: str, known: Mapping[str, Node] | None = None) -> list[tuple[str, Node]]:
-    """The steps of a definition: their texts, and what they need.
+def parse(text: str, known: Mapping[str, Node] | None = None) -> tuple[Node, ...]:
+    """The steps of a definition.
 
     Args:
         known: Modules that a name may stand for.
@@ -115,44 +126,38 @@ def parse(text: str, known: Mapping[str, Node] | None = None) -> list[tuple[str,
     Raises:
         ValueError: The text is not in the notation; the message says where.
     """
-    tokens = [(match.group(), match.start()) for match in TOKEN.finditer(text)]
+    found = [(match.group(), match.start()) for match in TOKEN.finditer(text)]
     at = 0
-    for token, start in tokens:
+    for token, start in [*found, ("", len(text))]:
         if start != at:
             raise ValueError(f"definition {text!r} has {text[at]!r} at character {at + 1}")
         at += len(token)
-    if at != len(text):
-        raise ValueError(f"definition {text!r} has {text[at]!r} at character {at + 1}")
-    parser = _Parser(text, [(" " if token.isspace() else token, start) for token, start in tokens], known or {})
-    return parser.steps()
+    words = [" " if token.isspace() else token for token, _ in found]
+    # A space is "and" only between two things that are needed.
+    joins = [False, *(a not in "(,+-" and b not in "),+" for a, b in zip(words, words[2:], strict=False)), False]
+    tokens = [one for one, word, join in zip(found, words, joins, strict=False) if word != " " or join]
+    return _Parser(text, [(" " if token.isspace() else token, start) for token, start in tokens], known or {}).steps()
 
 
 class _Parser:
     """Recursive descent; "," binds least, then spaces, then "+" and "-"."""
 
     def __init__(self, text: str, tokens: list[tuple[str, int]], known: Mapping[str, Node]) -> None:
-        self.text, self.known = text, known
-        # A space is "and" only between two things that are needed.
-        self.tokens = [
-            (token, start)
-            for i, (token, start) in enumerate(tokens)
-            if token != " "
-            or (0 < i < len(tokens) - 1 and tokens[i - 1][0] not in "(,+-" and tokens[i + 1][0] not in "),+")
-        ]
+        self.text, self.tokens, self.known = text, tokens, known
         self.at, self.depth = 0, 0
+        self.top: list[tuple[Node, int]] = []  # what stands outside of parentheses with spaces between, and its end
 
-    def steps(self) -> list[tuple[str, Node]]:
-        steps, begin = [], 0
-        steps_at_top: list[tuple[Node, int]] = []
-        node = self.alternatives(steps_at_top)
+    def steps(self) -> tuple[Node, ...]:
+        whole, begin = self.alternatives(), 0
         if self.at < len(self.tokens):
             raise self.error()
-        if node.kind == "or" or len(steps_at_top) < 2:
-            return [(self.text.strip(), node)]
-        for part, end in steps_at_top:
-            steps.append((self.text[begin:end].strip(), part))
+        if whole.kind == "or" or len(self.top) < 2:
+            return (replace(whole, text=self.text.strip()),)
+        steps = []
+        for part, end in self.top:
+            steps.append(replace(part, text=self.text[begin:end].strip()))
             begin = end
-        return [(text, part) for text, part in steps if part != Node("and")]
+        return tuple(step for step in steps if step != Node("and"))
 
     def peek(self) -> str:
         return self.tokens[self.at][0] if self.at < len(self.tokens) else ""
@@ -163,55 +168,54 @@ class _Parser:
         token, start = self.tokens[self.at]
         return ValueError(f"definition {self.text!r} has {token!r} at character {start + 1}, where it cannot be")
 
-    def alternatives(self, top: list[tuple[Node, int]] | None = None) -> Node:
-        ways = [self.sequence(top)]
+    def alternatives(self) -> Node:
+        ways = [self.sequence()]
         while self.peek() == ",":
             self.at += 1
             ways.append(self.sequence())
-        return ways[0] if len(ways) == 1 else Node("or", parts=tuple(ways))
+        return _joined("or", ways)
 
-    def sequence(self, top: list[tuple[Node, int]] | None = None) -> Node:
+    def sequence(self) -> Node:
         parts: list[Node] = []
-        while True:
+        while not parts or self.peek() == " ":
+            self.at += bool(parts)
             parts.append(self.complex())
-            if top is not None:
-                end = self.tokens[self.at][1] if self.at < len(self.tokens) else len(self.text)
-                top.append((parts[-1], end))
-            if self.peek() != " ":
-                break
-            self.at += 1
-        return parts[0] if len(parts) == 1 else Node("and", parts=tuple(parts))
+            if not self.depth:
+                self.top.append((parts[-1], self.tokens[self.at][1] if self.at < len(self.tokens) else len(self.text)))
+        return _joined("and", parts)
 
     def complex(self) -> Node:
-        parts, needed = [], True
-        if self.peek() == "-":
-            self.at, needed = self.at + 1, False
+        parts, needed = [], self.peek() != "-"
+        self.at += not needed
         while True:
             part = self.unit()
             parts += [part] if needed else []
             if self.peek() not in ("+", "-"):
-                break
+                return _joined("and", parts)
             needed = self.peek() == "+"
             self.at += 1
-        return parts[0] if len(parts) == 1 else Node("and", parts=tuple(parts))
 
     def unit(self) -> Node:
         token = self.peek()
-        if token == "(":
-            self.at, self.depth = self.at + 1, self.depth + 1
-            if self.depth > DEEPEST:
-                raise ValueError(f"definition {self.text[:60]!r}... has more than {DEEPEST} parentheses in each other")
-            node = self.alternatives()
-            if self.peek() != ")":
-                raise self.error()
-            self.at, self.depth = self.at + 1, self.depth - 1
-            return node
         if token in ("", " ", ",", ")", "+", "-"):
             raise self.error()
         self.at += 1
         if token == "--":
             return Node("and")
-        return self.known.get(token, Node("family", normalise(token)))
+        if token != "(":
+            return self.known.get(token, Node("family", normalise(token)))
+        self.depth += 1
+        if self.depth > DEEPEST:
+            raise ValueError(f"definition {self.text[:60]!r}... has more than {DEEPEST} parentheses in each other")
+        node = self.alternatives()
+        if self.peek() != ")":
+            raise self.error()
+        self.at, self.depth = self.at + 1, self.depth - 1
+        return node
+
+
+def _joined(kind: str, parts: list[Node]) -> Node:
+    return parts[0] if len(parts) == 1 else Node(kind, parts=tuple(parts))
 
 
 # ---------------------------------------------------------------------- files
@@ -236,21 +240,16 @@ def read_modules(path: str | Path) -> list[Module]:
         definitions[name] = row, title, definition
     if not definitions:
         raise file.error(None, "has no modules")
-    parsed: dict[str, list[tuple[str, Node]]] = {}
-    sizes: dict[str, tuple[int, int]] = {}
+    parsed: dict[str, Node] = {}
     for name in definitions:
-        _resolve(name, definitions, parsed, sizes, (), file)
-    return [
-        Module(name, definitions[name][1], tuple(node for _, node in steps), tuple(text for text, _ in steps))
-        for name, steps in ((name, parsed[name]) for name in definitions)
-    ]
+        _resolve(name, definitions, parsed, (), file)
+    return [Module(name, title, parsed[name].parts) for name, (_, title, _) in definitions.items()]
 
 
 def _resolve(
     name: str,
     definitions: Mapping[str, tuple[int, str, str]],
-    parsed: dict[str, list[tuple[str, Node]]],
-    sizes: dict[str, tuple[int, int]],
+    parsed: dict[str, Node],
     above: tuple[str, ...],
     file: TextFile,
 ) -> None:
@@ -262,37 +261,25 @@ def _resolve(
         raise file.error(row, f"module {name!r} needs itself: {' in '.join([*above, name][-4:])}")
     if len(above) > DEEPEST:
         raise file.error(row, f"module {name!r} is in more than {DEEPEST} modules within each other")
-    tokens = TOKEN.findall(definition)
-    inner = [*dict.fromkeys(token for token in tokens if token in definitions)]
+    names = Counter(token for token in TOKEN.findall(definition) if token[0] not in "(),+-" and not token.isspace())
+    inner = [other for other in names if other in definitions]
     for other in inner:
-        _resolve(other, definitions, parsed, sizes, (*above, name), file)
-    sizes[name] = families, depth = _size(tokens, sizes)
+        _resolve(other, definitions, parsed, (*above, name), file)
+    families = sum(times * (parsed[other].size if other in parsed else 1) for other, times in names.items())
     if families > MOST:
         raise file.error(
             row,
             f"module {name!r} needs {families:,} families, those of modules that it names among them, each as often "
             f"as it is there: at most {MOST:,} are taken, divide it",
         )
-    if depth > DEEPEST:
-        raise file.error(row, f"module {name!r} has more than {DEEPEST} parentheses and modules within each other")
-    known = {other: Node("and", parts=tuple(node for _, node in parsed[other])) for other in inner}
     try:
-        steps = parse(definition, known)
+        parsed[name] = whole = Node("and", parts=parse(definition, {other: parsed[other] for other in inner}))
     except ValueError as error:
         raise file.error(row, f"module {name!r}: {error}") from None
-    if not any(True for _, node in steps for _ in node.families()):
+    if whole.depth > DEEPEST:
+        raise file.error(row, f"module {name!r} has more than {DEEPEST} parentheses and modules within each other")
+    if not any(True for _ in whole.families()):
         raise file.error(row, f"module {name!r} needs no family: its definition is {definition!r}")
-    parsed[name] = steps
-
-
-def _size(tokens: Sequence[str], sizes: Mapping[str, tuple[int, int]]) -> tuple[int, int]:
-    """Families of a definition, and levels of parentheses, with those of the modules that it names."""
-    families = level = deepest = 0
-    for token in tokens:
-        level += (token == "(") - (token == ")")
-        inside = sizes.get(token, (token == "--" or not (token in "(),+-" or token.isspace()), 0))
-        families, deepest = families + inside[0], max(deepest, level + inside[1])
-    return families, deepest + 1
 
 
 def _entries(file: TextFile) -> Iterator[tuple[int, str, str, str]]:
@@ -315,9 +302,9 @@ def _entries(file: TextFile) -> Iterator[tuple[int, str, str, str]]:
 
 
 def _entry(file: TextFile, row: int, entry: Mapping[str, str]) -> tuple[int, str, str, str]:
-    for field in ("ENTRY", "DEFINITION"):
-        if not entry.get(field):
-            raise file.error(row, f"an entry has no {field}")
+    for part in ("ENTRY", "DEFINITION"):
+        if not entry.get(part):
+            raise file.error(row, f"an entry has no {part}")
     return row, entry["ENTRY"].split()[0], entry.get("NAME", ""), entry["DEFINITION"]
 
 
@@ -364,8 +351,6 @@ class Modules:
                 f"({kind_of_identifier(self.needed[0])}), the model's such as {families[0]!r} "
                 f"({kind_of_identifier(families[0])})"
             )
-        self.genomes: list[str] = []
-        self.probabilities: list[Float[np.ndarray, " modules"]] = []
         self.sums = {name: np.zeros(len(self.modules)) for name in ("observed", "called", "expected")}
 
     def notes(self) -> list[str]:
@@ -394,11 +379,10 @@ class Modules:
                 columns[family] = (np.tile(unknown, (3, 1)) if at is None else kinds[:, :, at]).ravel()
             return columns[family]
 
-        tables, whole = [], []
+        tables = []
         for number, module in enumerate(self.modules):
             complete, steps = (x.reshape(*x.shape[:-1], 3, len(group)) for x in module.complete(lookup))
             doubtful = steps[:, 0].argmin(0)
-            whole.append(complete[0])
             for name, values in zip(("expected", "observed", "called"), complete, strict=True):
                 self.sums[name][number] += values.sum()
             tables.append(
@@ -413,12 +397,9 @@ class Modules:
                         "steps": len(module.steps),
                         "steps_observed": steps[:, 1].round().sum(0).astype(np.int64),
                         "steps_called": steps[:, 2].round().sum(0).astype(np.int64),
-                        "doubtful_step": [module.texts[step] for step in doubtful],
+                        "doubtful_step": [module.steps[step].text for step in doubtful],
                         "doubtful_probability": steps[doubtful, 0, np.arange(len(group))].round(5),
                     }
                 )
             )
-        self.genomes += [one.name for one in group]
-        self.probabilities += list(np.stack(whole, 1))
-        order = np.arange(len(group) * len(self.modules)).reshape(len(self.modules), len(group)).T.ravel()
-        return pd.concat(tables, ignore_index=True).iloc[order].reset_index(drop=True)
+        return pd.concat(tables).sort_index(kind="stable", ignore_index=True)

@@ -64,10 +64,8 @@ class Format:
 
 
 FORMATS = {
-    "genomes-by-families": Format("a table, one genome per row, one column per family"),
-    "families-by-genomes": Format("its transpose, one family per row"),
-    "rtab": Format("gene_presence_absence.Rtab of Roary, Panaroo or PPanGGOLiN"),
-    "picrust2": Format("a table of PICRUSt2 (column assembly or sequence)"),
+    "genomes-by-families": Format("a table, one genome per row, one column per family, such as PICRUSt2's"),
+    "families-by-genomes": Format("its transpose, one family per row, such as gene_presence_absence.Rtab"),
     "long": Format("a table with columns genome, family and, if wanted, count"),
     "eggnog": Format(
         "eggNOG-mapper's .emapper.annotations, one genome per file",
@@ -198,7 +196,7 @@ def detect(sheet: Sheet) -> str:
     if len(sheet.columns) > 1 or sheet.shifted:
         cells = [cell for fields in sheet.rows[:8] for cell in fields[1:]]
         if 2 * sum(map(_is_count, cells)) >= len(cells):
-            return {"gene": "rtab"}.get(sheet.keys[0], "genomes-by-families")
+            return "genomes-by-families"
     raise sheet.file.error(
         None,
         f"is of no known format: its columns are {listed(sheet.columns, 4)}. What can be read: {', '.join(FORMATS)}. "

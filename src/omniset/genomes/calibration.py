@@ -1,5 +1,5 @@
-"""When a family is called present: by a threshold of probability, or by the precision that changes have on validation
-clades, degraded in known ways, at each completeness and contamination.
+"""What validation clades, degraded in known ways, say at each completeness and contamination: how right probabilities
+are, from which on a change is right often enough, how far the sizes of genomes are off, and when one is far.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from omniset.genomes.baselines import Method
 from omniset.genomes.metadata import is_whole
 from omniset.genomes.noise import LOSSES
 from omniset.genomes.references import References
-from omniset.genomes.size_interval import deviations
 from omniset.genomes.training import Genomes, Noisy, apply_all
 
 # Completeness and contamination, in percent, at which methods are calibrated and compared.
@@ -146,17 +145,16 @@ def _widened(levels: list[Level], blank: set[float]) -> list[Level]:
     Args:
         blank: Completeness at which none tells.
     """
-    told = [level for level in levels if level.completeness not in blank]
-    return [_no_narrower(level, told) if level.completeness in blank else level for level in levels]
-
-
-def _no_narrower(level: Level, told: list[Level]) -> Level:
-    """A level with an interval as wide as that of the nearest below it, of the same contamination, if there is one."""
-    lower = [t for t in told if t.completeness < level.completeness and t.contamination == level.contamination]
-    if not lower:
-        return level
-    nearest = max(lower, key=lambda t: t.completeness)
-    return replace(level, below=max(level.below, nearest.below), above=max(level.above, nearest.above))
+    found: dict[tuple[float, float], Level] = {}
+    told: dict[float, Level] = {}  # by contamination, the last that tells
+    for level in sorted(levels, key=lambda level: level.completeness):
+        lower = told.get(level.contamination)
+        if level.completeness not in blank:
+            told[level.contamination] = level
+        elif lower is not None:
+            level = replace(level, below=max(level.below, lower.below), above=max(level.above, lower.above))
+        found[level.completeness, level.contamination] = level
+    return [found[level.completeness, level.contamination] for level in levels]
 
 
 def _judged(genomes: Genomes, completeness: float) -> Bool[np.ndarray, " validation"]:
@@ -231,6 +229,33 @@ def precision_bounds(
     error = np.sqrt(len(sizes) / units_left * np.square(correct - made * share).sum(0)) / total
     bound = share - stats.t.ppf(SURE, units_left) * error
     return [float(b) if n >= FEWEST else None for b, n in zip(bound, number, strict=True)]
+
+
+# ---------------------------------------------------------------------- sizes: how many families a complete genome has
+
+
+def size_interval(log_odds: Float[np.ndarray, " families"], below: float, above: float) -> tuple[float, float, float]:
+    """Expected number of families, and its interval of 95 %, from expected - below s to expected + above s, where
+    s = sqrt(sum p (1 - p)) is the standard deviation of independent families. They are not: see `deviations`.
+    """
+    p = 1 / (1 + np.exp(-log_odds))
+    expected, deviation = float(p.sum()), float(np.sqrt((p * (1 - p)).sum()))
+    return expected, max(expected - below * deviation, 0.0), min(expected + above * deviation, float(len(p)))
+
+
+def deviations(
+    probability: Float[np.ndarray, "genomes families"], truth: Bool[np.ndarray, "genomes families"]
+) -> tuple[float, float]:
+    """Below and above: quantiles of 97.5 % of how far sizes lie from what is expected, in standard deviations; at least
+    1.96.
+    """
+    p = probability
+    off = (truth.sum(1) - p.sum(1)) / np.sqrt((p * (1 - p)).sum(1).clip(1e-6))
+    below, above = (max(float(np.quantile(side, 0.975)), 1.96) for side in (-off, off))
+    return below, above
+
+
+# ---------------------------------------------------------------------- calibration of probabilities
 
 
 def reliability(
