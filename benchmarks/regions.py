@@ -80,8 +80,7 @@ def nulls_400(data: Path, seed: int) -> Results:
 
 
 def meaningless(atlas: Path, seed: int) -> dict[str, Any]:
-    kinds = ("spin", "variogram")
-    options: dict[str, Any] = {"methods": ["geometry"], "mine": False, "null": NULLS, "null_kinds": kinds}
+    options: dict[str, Any] = {"methods": ["geometry"], "mine": False, "null": NULLS}
     return evaluated(atlas, "functional", seed, "bilateral", "nulls", seeds=1, **options)
 
 

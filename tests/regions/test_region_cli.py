@@ -310,20 +310,7 @@ def test_explain_refuses(study, tmp_path, capsys):
 def test_evaluate_writes_one_table_of_all(study, pages, tmp_path, monkeypatch, capsys, as_asked):
     out = tmp_path / "evaluation"
     words = ["evaluate", *files(study / "brain"), "--out", out, *RIDGE]
-    words += [
-        "--methods",
-        "geometry",
-        "--folds",
-        "2",
-        "--seeds",
-        "2",
-        "--null",
-        "5",
-        "--spins",
-        out.with_suffix(".npy"),
-    ]
-    words += ["--null_kinds", "spin,variogram"]
-    np.save(out.with_suffix(".npy"), np.stack([np.roll(np.arange(REGIONS), k) for k in (1, 2, 3)]))
+    words += ["--methods", "geometry", "--folds", "2", "--seeds", "2", "--null", "5"]
     assert run(*words) == 0
     said = capsys.readouterr().out
     found = json.loads((out / "metrics.json").read_text())
@@ -336,7 +323,7 @@ def test_evaluate_writes_one_table_of_all(study, pages, tmp_path, monkeypatch, c
     for name in ("pearson", "spearman", "r2", "slope"):
         assert f"{found['table']['omniset'][name]:.3f}" in line
     assert "Bilateral split, 2 folds x 2 seeds." in said
-    assert [(one["null"], one["nulls"]) for one in found["nulls"][::2]] == [("spin", 5), ("variogram", 5), ("file", 3)]
+    assert [(one["null"], one["nulls"]) for one in found["nulls"][::2]] == [("spin", 5), ("variogram", 5)]
     assert "null, variogram: a kernel ridge of genes reaches" in said
     assert found["verdict"] in said
     assert [gate["opponent"] for gate in found["gates"]] == ["geometry"]
@@ -425,13 +412,3 @@ def test_bad_places(study, tmp_path, capsys):
         assert said in refused(capsys, *words)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["pairs.csv"]
     assert {path.name: path.read_bytes() for path in (study / "ridge").iterdir()} == before
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [("1,2\n3\n", "is no table of numbers"), ("0,1\n1,0\n", "spins must be an array with 34 regions along one side")],
-)
-def test_bad_spins(study, tmp_path, capsys, text, said):
-    (tmp_path / "spins.csv").write_text(text)
-    words = ["evaluate", *files(study / "brain"), "--out", tmp_path / "out", "--spins", tmp_path / "spins.csv", *RIDGE]
-    assert said in refused(capsys, *words)

@@ -205,8 +205,6 @@ def evaluate(
     folds: int = 4,
     seeds: int = 3,
     null: int = 0,
-    null_kinds: str = "spin",
-    spins: Path | None = None,
     gene_vectors: Path | None = None,
     aliases: Path | None = None,
     **options: Any,
@@ -226,11 +224,9 @@ def evaluate(
             held back in the same way to choose by within those learned from.
         folds: One of which is left out at a time.
         seeds: How often the regions are divided anew.
-        null: Nulls of each kind: maps of genes that mean nothing. A kernel ridge that is quickly fitted, of genes and
-            of genes and places, says what they reach; 1,000 take minutes.
-        null_kinds: Separated by commas: "spin", a rotation of the cortex; "variogram", surrogates that are as smooth as
-            the genes, alike in both hemispheres.
-        spins: Spins made elsewhere, as by neuromaps: .npy or a table of positions from 0. null: none.
+        null: Null models of each kind, maps of genes that mean nothing: spins, rotations of the cortex; and variogram
+            surrogates, as smooth as the genes, alike in both hemispheres. A kernel ridge that is quickly fitted, of
+            genes and of genes and places, says what they reach; 1,000 take minutes.
         methods: To compare with, separated by commas: ridge, boosting, geometry. null: all of them.
         gene_vectors: For "seed": vectors of genes, such as gene2vec's. null: learned.
         resume: Keep what is done in the same folder.
@@ -239,7 +235,6 @@ def evaluate(
     needed(expression=expression, connectivity=connectivity)
     from omniset.regions import ConnectivityPredictor, report
     from omniset.regions import evaluate as evaluation
-    from omniset.regions.nulls import read_spins
     from omniset.regions.splits import split as divided
     from omniset.report import multiqc
     from omniset.report.run import working_folder
@@ -253,7 +248,7 @@ def evaluate(
     if gene_vectors is not None and predictor.architecture != "seed":
         raise ValueError("gene_vectors are for architecture='seed'")
     vectors = None if gene_vectors is None else read_gene_vectors(gene_vectors)
-    about: dict[str, Any] = {"reads": [*files, gene_vectors, spins], "resume": resume}
+    about: dict[str, Any] = {"reads": [*files, gene_vectors], "resume": resume}
     with working_folder(out, "regions", "evaluation", seed=predictor.seed, **about) as folder:
         regions = files.regions(**given(Reading, options))
         divided(split, regions, folds, predictor.seed)
@@ -264,8 +259,6 @@ def evaluate(
             folds=folds,
             seeds=seeds,
             null=null,
-            null_kinds=words(null_kinds) or (),
-            spun=None if spins is None else read_spins(spins, len(regions)),
             methods=words(methods),
             gene_vectors=vectors,
             folder=folder.path,

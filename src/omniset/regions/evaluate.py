@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import math
 import time
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -24,7 +23,7 @@ from jaxtyping import Float, Int
 
 from omniset.regions.coordinates import groups_of
 from omniset.regions.data import Pairs, PairValues, Regions, known_pairs, matrix_of
-from omniset.regions.nulls import KINDS, NullResult, Spins, distortion, maps_of, null_test, spins, surrogates
+from omniset.regions.nulls import KINDS, NullResult, maps_of, null_test, surrogates
 from omniset.regions.options import BASELINES
 from omniset.regions.predictor import LEAST, ConnectivityPredictor
 from omniset.regions.scores import pair_distance, pair_hemispheres, pearson, pearson_of_draws, scores
@@ -43,7 +42,6 @@ METRICS = ("pearson", "spearman", "r2", "mse", "slope")
 PARTS = ("pearson_short", "pearson_mid", "pearson_long", "pearson_left", "pearson_right", "pearson_between")
 PLACES = "places only"  # ours without genes
 BINS = 6  # of distance
-MEASURED = 100  # spins, at most, whose distortion is measured
 
 
 def distances_of(regions: Regions, pairs: Pairs) -> PairValues | None:
@@ -156,19 +154,6 @@ class Evaluation:
         return rows
 
     @cached_property
-    def distances_kept(self) -> float | None:
-        """Pearson's r of distances before and after a spin, mean over spins; None without spins."""
-        regions = self.regions
-        spun = next((len(one.nulls) for one in self.nulls if one.kind == "spin"), 0)
-        if not spun or regions.coordinates is None:
-            return None
-        number = min(spun, MEASURED)
-        turned = spins(regions.coordinates, regions.hemisphere, number, self.seeds[0], groups_of(regions))
-        kept = distortion(regions.coordinates, regions.hemisphere, turned)
-        kept = kept[np.isfinite(kept)]
-        return float(kept.mean()) if len(kept) else None
-
-    @cached_property
     def comparison(self) -> Comparison:
         """Pearson's r of every method: a row per seed, test pair and method. What is drawn again are brain regions."""
         assert self.regions.connectivity is not None
@@ -258,8 +243,6 @@ def evaluate(
     folds: int = 4,
     seeds: int = 3,
     null: int = 0,
-    null_kinds: Sequence[str] = ("spin",),
-    spun: Spins | None = None,
     methods: Sequence[str] | None = None,
     variants: Mapping[str, dict[str, Any]] | None = None,
     mine: bool = True,
@@ -276,9 +259,7 @@ def evaluate(
         split_by: "bilateral", "spatial" or "random"; regions are also held back so within the training regions.
         folds: Of each seed.
         seeds: Divisions, from the first seed on.
-        null: Nulls of each kind, for the folds of the first seed.
-        null_kinds: Of `omniset.regions.nulls.KINDS`.
-        spun: Spins made elsewhere, which are a kind of their own: see `omniset.regions.nulls.as_spins`.
+        null: Nulls of each of `omniset.regions.nulls.KINDS`, for the folds of the first seed.
         methods: Baselines, of `omniset.regions.options.BASELINES`. None: all, but the method that ours is itself.
         variants: Further models of ours: a name, and what differs in `arguments`.
         mine: Run ours as given by `arguments`; the default also without genes.
@@ -302,14 +283,12 @@ def evaluate(
     if mine and regions.placed and {**default, **arguments}.items() >= default.items():
         models[PLACES] = {**arguments, "genes": False}
     models |= {name: {**arguments, **more} for name, more in (variants or {}).items()}
-    nulls = {**dict.fromkeys(null_kinds if null else (), null), **({} if spun is None else {"file": len(spun)})}
     for name, value, least in (("folds", folds, 2), ("seeds", seeds, 1), ("null", null, 0)):
         if value < least:
             raise ValueError(f"{name} must be >= {least}, got {value}")
     _check_names("split_by", [split_by], SPLITS)
     _check_names("methods", chosen, BASELINES)
-    _check_names("null_kinds", null_kinds, KINDS)
-    if nulls and not regions.placed:
+    if null and not regions.placed:
         raise ValueError("null needs coordinates of every region, which are not known")
     _check_models(models, regions, folds)
     parts = {seed: split(split_by, regions, folds, seed) for seed in range(first, first + seeds)}
@@ -325,8 +304,8 @@ def evaluate(
         runs = [_Run(regions, parts[seed], model, options, seed, vectors) for seed in parts]
         done[model] = [keep(f"{model}_{run.seed}_scores", run.about(), partial(run.scored, say)) for run in runs]
     tested: list[NullResult] = []
-    for kind, number in nulls.items():
-        tested += _null_results(regions, parts[first], kind, number, first, spun, keep, say)
+    for kind in KINDS if null else ():
+        tested += _null_results(regions, parts[first], kind, null, first, keep, say)
     fold_of = np.zeros((seeds, len(regions)), dtype=np.int64)
     for row, of_seed in zip(fold_of, parts.values(), strict=True):
         for fold, rows in enumerate(of_seed):
@@ -368,7 +347,6 @@ def _null_results(
     kind: str,
     number: int,
     seed: int,
-    spun: Spins | None,
     keep: Callable[[str, dict[str, Any], Callable[[], Done]], Done],
     say: Callable[[str], None],
 ) -> list[NullResult]:
@@ -377,18 +355,13 @@ def _null_results(
     def work() -> Done:
         say(f"{number:,} nulls, {kind}")
         assert regions.coordinates is not None
-        maps = maps_of(regions)
-        nulls: Iterable[np.ndarray]
-        if spun is not None and kind == "file":
-            nulls = (maps[rows] for rows in spun)
-        else:
-            nulls = surrogates(kind, maps, regions.coordinates, regions.hemisphere, number, seed, groups_of(regions))
+        places, groups = regions.coordinates, groups_of(regions)
+        nulls = surrogates(kind, maps_of(regions), places, regions.hemisphere, number, seed, groups)
         found = null_test(regions, parts, kind, nulls)
         facts = {"observed": [one.observed for one in found], "what": [one.what for one in found]}
         return Done({**facts, "provenance": provenance(seed)}, None, {one.what: one.nulls for one in found})
 
-    crc = {} if kind != "file" or spun is None else {"spins": zlib.crc32(np.ascontiguousarray(spun).tobytes())}
-    unit = keep(f"null_{kind}_{number}_{seed}", crc, work)
+    unit = keep(f"null_{kind}_{number}_{seed}", {}, work)
     observed = zip(unit.facts["what"], unit.facts["observed"], strict=True)
     return [NullResult(what, kind, value, unit.arrays[what]) for what, value in observed]
 

@@ -4,9 +4,9 @@ Maps are smooth, so two of them correlate without any link between them. A null 
 of a score it explains. A *spin* lays a map on a sphere, turns the sphere, and every region takes the values that came
 to lie on it; with one assignment for all, every region's values are used once. What a spin does not keep: a hemisphere
 is no sphere, so projecting and turning it changes distances between regions, and what is turned onto the medial wall,
-where no regions are, is assigned to places further away. Such distortions may inflate false positives (Bazinet et al.);
-`distortion` says how much of the distances is kept, by a measure of our own. A *variogram* surrogate is as smooth as
-the map, and alike in both hemispheres.
+where no regions are, is assigned to places further away. Such distortions may inflate false positives (Bazinet et al.).
+A *variogram* surrogate is as smooth as the map, and alike in both hemispheres. Which of the two is harder to beat
+depends on the data, so that a test has both.
 
 Of several maps at once all go through the same change, so that they stay as alike as they were.
 
@@ -25,7 +25,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,11 +34,10 @@ from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
 from scipy.spatial.transform import Rotation
 
-from omniset.core.bounded import require_file
 from omniset.regions.baselines import GaussianKernel, Space, geometry_of
 from omniset.regions.data import RIGHT, Places, Regions, Square, check_places, known_pairs, matrix_of, mirrored
 from omniset.regions.scaling import Components, squared_distances
-from omniset.regions.scores import FEWEST, check_hemispheres, pair_distance, pearson
+from omniset.regions.scores import FEWEST, check_hemispheres, pearson
 
 KINDS = ("spin", "variogram")
 MIRROR = np.diag([-1.0, 1.0, 1.0])
@@ -111,84 +109,6 @@ def spins(
             _, moved = linear_sum_assignment(cdist(sphere, sphere @ turn.T))
             turned[k, rows] = rows[moved]
     return turned
-
-
-def as_spins(array: Any, regions: int) -> Spins:
-    """Spins made elsewhere, such as by neuromaps or netneurotools, one in each row.
-
-    Args:
-        array: (number, regions), or (regions, number) as netneurotools has it: for each region, the position, from 0,
-            of the region whose values it takes. A position may be there more than once, as nearest neighbours are.
-        regions: Their number.
-
-    Raises:
-        ValueError: Neither side is the number of regions; both are, and it does not show which of them are the spins;
-            or something is no position of a region, such as -1, which stands for the medial wall.
-    """
-    given = np.asarray(array)
-    if given.ndim != 2 or regions not in given.shape:
-        raise ValueError(f"spins must be an array with {regions} regions along one side, got shape {given.shape}")
-    if not np.issubdtype(given.dtype, np.number):
-        raise ValueError(f"spins must be numbers, got {given.dtype}")
-    # Positions are checked before anything is turned around, so that errors name the caller's row.
-    wrong = np.argwhere(~((given >= 0) & (given < regions) & (given == np.floor(given))))
-    if len(wrong):
-        row, column = wrong[0]
-        raise ValueError(
-            f"spins must be positions from 0 to {regions - 1}, "
-            f"got {given[row, column]} in row {row}, column {column} ({len(wrong)} in all)"
-        )
-    positions = given.astype(np.int64)
-    if positions.shape[0] != positions.shape[1]:
-        return positions if positions.shape[1] == regions else positions.T
-    in_rows, in_columns = ((np.sort(side, 1) == np.arange(regions)).all() for side in (positions, positions.T))
-    if in_rows == in_columns:
-        raise ValueError(
-            f"spins are as many as regions, {regions}, and could be rows or columns: give one more or one less"
-        )
-    return positions if in_rows else positions.T
-
-
-def read_spins(path: Path, regions: int) -> Spins:
-    """Spins of a file: .npy, or a table of numbers without a header.
-
-    Raises:
-        ValueError: It cannot be read, or is no spins of these regions: see `as_spins`.
-    """
-    require_file(path)
-    try:
-        if path.suffix == ".npy":
-            array = np.load(path, allow_pickle=False)
-        else:
-            array = np.loadtxt(path, delimiter="," if path.suffix == ".csv" else None, ndmin=2)
-    except ValueError as error:
-        raise ValueError(f"{path} is no table of numbers: {' '.join(str(error).split())}") from error
-    try:
-        return as_spins(array, regions)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
-
-
-def distortion(
-    coordinates: Places,
-    hemisphere: Sequence[str] | None,
-    spins: Spins,
-) -> Float[np.ndarray, " number"]:
-    """How well each spin s keeps distances: Pearson's r of |x_i - x_j| and |x_s(i) - x_s(j)| over pairs i < j.
-
-    1: every distance is as it was but for scale. Pairs are those within a hemisphere; NaN where there are fewer than 3
-    of them, or all distances are equal.
-
-    Raises:
-        ValueError: A region without coordinates, or hemispheres as in `spins`.
-    """
-    check_places(coordinates)
-    pairs = np.stack(np.triu_indices(len(coordinates), 1), 1)
-    if hemisphere is not None:
-        of_region = check_hemispheres(hemisphere, len(coordinates))
-        pairs = pairs[of_region[pairs[:, 0]] == of_region[pairs[:, 1]]]
-    before = pair_distance(coordinates, pairs)
-    return np.array([pearson(before, pair_distance(coordinates, spin[pairs])) for spin in spins], dtype=np.float64)
 
 
 def _parts(

@@ -89,7 +89,7 @@ def of_evaluation(run: frame.Run, evaluation: Evaluation) -> tuple[Report, dict[
     by_distance = evaluation.r_by_distance(shown)
     sections = [_methods(evaluation), _matrices(evaluation, shown), _distances(evaluation, shown, by_distance)]
     sections += [_nulls(evaluation), _brains(evaluation, shown)]
-    numbers = {"shown": shown, "by_distance": by_distance, "distances_kept_by_spins": evaluation.distances_kept}
+    numbers = {"shown": shown, "by_distance": by_distance}
     summary: list[Block] = [Note("info", evaluation.genes_add())] if evaluation.genes_add() else []
     if not comparison.gates:
         alone = "ours was not run" if comparison.baselines else "no baseline was run"
@@ -237,8 +237,6 @@ def _nulls(evaluation: Evaluation) -> Section:
     columns = ["kernel ridge of", "null", "observed", "mean of nulls", "highest", "gain", "of 95 % of nulls", "p"]
     blocks.append(Table("Mean over the folds of the first seed. p: (1 + nulls as high) / (1 + nulls).", columns, rows))
     text = "A kernel ridge over what distance says, with expression as it is and with maps that mean nothing."
-    if (kept := evaluation.distances_kept) is not None:
-        text += f" Spins keep distances by a Pearson's r of {text_of(kept)}; the rest makes them easier to beat."
     return Section("Null model", text, blocks)
 
 
