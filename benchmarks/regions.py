@@ -35,7 +35,7 @@ Results = Iterator[tuple[str, dict[str, Any]]]  # names of files, and what they 
 ABLATIONS: dict[str, dict[str, Any]] = {"attention alone": {"method": "attention"}}
 # A small form of the document's network, its own best configuration: its full size takes hours.
 NETWORKS: dict[str, dict[str, Any]] = {
-    "seed, d 32": {"architecture": "seed", "dim": 32, "depth": 2, "pooling": "attention", "epochs": 20}
+    "seed, d 32": {"method": "seed", "dim": 32, "depth": 2, "pooling": "attention", "epochs": 20}
 }
 
 

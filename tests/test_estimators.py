@@ -309,7 +309,7 @@ def artefact(fitted, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda c: c.update(format_version=1), "has format_version 1, this Omniset reads 8: make the model anew"),
+        (lambda c: c.update(format_version=1), "has format_version 1, this Omniset reads 9: make the model anew"),
         (lambda c: c["fitted"].update(classes=[["up", "down"]]), r"fitted.classes was \[\['down', 'up'\]\]"),
     ],
 )

@@ -165,11 +165,10 @@ def test_options_of_reading(study, brain, tmp_path, capsys):
 def test_without_coordinates(study, tmp_path, capsys):
     words = [*files(study / "brain")[:4], *QUIET]
     assert run("fit", *words, "--out", tmp_path / "model", "--method", "ridge") == 0
-    said = refused(capsys, "fit", *words, "--out", tmp_path / "no", "--method", "ridge", "--genes", "false")
+    said = refused(capsys, "fit", *words, "--out", tmp_path / "no", "--method", "places")
     assert "coordinates are not known" in said
     for more in ([], ["--split", "random", "--null", "1"]):
-        said = refused(capsys, "evaluate", *words, "--out", tmp_path / "no", "--method", "ridge", *more)
-        assert "coordinates" in said
+        assert "coordinates" in refused(capsys, "evaluate", *words, "--out", tmp_path / "no", *more)
     assert not (tmp_path / "no").exists()
 
 
@@ -309,7 +308,7 @@ def test_explain_refuses(study, tmp_path, capsys):
 
 def test_evaluate_writes_one_table_of_all(study, pages, tmp_path, monkeypatch, capsys, as_asked):
     out = tmp_path / "evaluation"
-    words = ["evaluate", *files(study / "brain"), "--out", out, *RIDGE]
+    words = ["evaluate", *files(study / "brain"), "--model", study / "ridge", "--out", out, *QUIET]
     words += ["--methods", "geometry", "--folds", "2", "--seeds", "2", "--null", "5"]
     assert run(*words) == 0
     said = capsys.readouterr().out
@@ -353,12 +352,12 @@ def test_an_interrupted_evaluation_says_how_to_go_on(study, tmp_path, monkeypatc
         return fit_rows(self, *arguments, **options)
 
     monkeypatch.setattr(ConnectivityPredictor, "fit_rows", interrupted)
-    words = ["evaluate", *files(study / "brain"), "--out", tmp_path / "evaluation", "--method", "boosting", *QUIET]
+    words = ["evaluate", *files(study / "brain"), "--model", study / "ridge", "--out", tmp_path / "evaluation", *QUIET]
     words += ["--methods", "geometry", "--folds", "2", "--seeds", "1"]
     assert run(*words) == 130
     assert "--resume true" in capsys.readouterr().err
     assert run(*words, "--resume", "true") == 0
-    assert fits == ["geometry", "geometry", "boosting", "boosting", "boosting"]
+    assert fits == ["geometry", "geometry", "ridge", "ridge", "ridge"]
 
 
 # ---------------------------------------------------------------------- bad input
@@ -367,15 +366,16 @@ def test_an_interrupted_evaluation_says_how_to_go_on(study, tmp_path, monkeypatc
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--gene_vectors", "nothing.txt", "--architecture", "seed"], "nothing.txt"),
-        (["--gene_vectors", "nothing.txt"], "gene_vectors are for architecture='seed'"),
-        (["--aliases", "nothing.csv"], "nothing.csv"),
+        (["fit", "--gene_vectors", "nothing.txt", "--method", "seed"], "nothing.txt"),
+        (["fit", "--gene_vectors", "nothing.txt"], "gene_vectors are for method='seed'"),
+        (["fit", "--aliases", "nothing.csv"], "nothing.csv"),
+        (["evaluate", "--aliases", "nothing.csv"], "nothing.csv"),
+        (["evaluate", "--model", "nothing"], "nothing is no folder of a model"),
     ],
 )
 def test_bad_arguments(study, tmp_path, capsys, words, said):
-    for verb in ("fit", "evaluate"):
-        assert said in refused(capsys, verb, *files(study / "brain"), "--out", tmp_path / "out", *words, *QUIET)
-        assert not list(tmp_path.iterdir())
+    assert said in refused(capsys, *words, *files(study / "brain"), "--out", tmp_path / "out", *QUIET)
+    assert not list(tmp_path.iterdir())
 
 
 def test_files_that_are_missing(study, tmp_path, capsys):

@@ -305,9 +305,9 @@ def test_what_needs_coordinates_stops_before_any_work():
     assert found.by_fold[list(PARTS)].isna().all(axis=None)
     Spy.log.clear()
     for more, message in (
-        ({"variants": {"places": {"genes": False}}}, "places needs coordinates, which are not known"),
+        ({"variants": {"alone": {"method": "places"}}}, "alone needs coordinates, which are not known"),
         (
-            {"variants": {"one": {"architecture": "seed", "cls": "spatial"}}},
+            {"variants": {"one": {"method": "seed", "cls": "spatial"}}},
             "one needs coordinates, which are not known",
         ),
         ({"split_by": "spatial"}, "coordinates are not known of these regions: spatial folds need them"),

@@ -192,20 +192,20 @@ def predict(
 
 
 @takes(Reading)
-@takes(PredictorOptions)
+@takes(PredictorOptions, "epochs", "seed", "device", "progress", as_at_fit=True)
 @takes(Saving, "replace")
 def evaluate(
     expression: Path | None = None,
     connectivity: Path | None = None,
     coordinates: Path | None = None,
     out: Path = Path("evaluation"),
+    model: Path | None = None,
     methods: str | None = None,
     resume: bool = False,
     split: Literal["bilateral", "spatial", "random"] = "bilateral",
     folds: int = 4,
     seeds: int = 3,
     null: int = 0,
-    gene_vectors: Path | None = None,
     aliases: Path | None = None,
     **options: Any,
 ) -> None:
@@ -219,6 +219,8 @@ def evaluate(
         coordinates: Table with x, y and z of each region in mm, or the name of an atlas, as for fit. null: random
             splits only, and no nulls.
         out: Folder for the report, metrics.json, scores.csv.gz (every test pair of every method), rows of every seed.
+        model: Folder that fit wrote: what is evaluated is a model of its options, and of its gene vectors, fitted
+            anew in each fold. null: the default.
         split: "bilateral": each fold is a neighbourhood and its mirror image, far from most of what is learned from;
             "spatial": a neighbourhood, most of whose mirror image is learned from; "random": any regions. Regions are
             held back in the same way to choose by within those learned from.
@@ -228,7 +230,6 @@ def evaluate(
             surrogates, as smooth as the genes, alike in both hemispheres. A kernel ridge that is quickly fitted, of
             genes and of genes and places, says what they reach; 1,000 take minutes.
         methods: To compare with, separated by commas: ridge, boosting, geometry. null: all of them.
-        gene_vectors: For "seed": vectors of genes, such as gene2vec's. null: learned.
         resume: Keep what is done in the same folder.
         aliases: Table of two columns, alias and name, for genes that are spelled otherwise than in the model.
     """
@@ -239,16 +240,12 @@ def evaluate(
     from omniset.report import multiqc
     from omniset.report.run import working_folder
     from omniset.runs.console import telling
-    from omniset.tables.gene_vectors import read_gene_vectors
 
     files = Files(expression, connectivity, coordinates, aliases)
-    model = given(PredictorOptions, options)
-    predictor = ConnectivityPredictor(**model)
+    predictor = ConnectivityPredictor() if model is None else ConnectivityPredictor.load(model)
+    predictor.set_params(**{n: value for n, value in given(PredictorOptions, options).items() if value is not None})
     predictor.check_arguments()  # before a folder of rows is made
-    if gene_vectors is not None and predictor.architecture != "seed":
-        raise ValueError("gene_vectors are for architecture='seed'")
-    vectors = None if gene_vectors is None else read_gene_vectors(gene_vectors)
-    about: dict[str, Any] = {"reads": [*files, gene_vectors], "resume": resume}
+    about: dict[str, Any] = {"reads": [*files, model], "resume": resume}
     with working_folder(out, "regions", "evaluation", seed=predictor.seed, **about) as folder:
         regions = files.regions(**given(Reading, options))
         divided(split, regions, folds, predictor.seed)
@@ -260,11 +257,11 @@ def evaluate(
             seeds=seeds,
             null=null,
             methods=words(methods),
-            gene_vectors=vectors,
+            gene_vectors=None if model is None else predictor.gene_vectors_,
             folder=folder.path,
             resume=resume,
             say=talk,
-            **{**model, "progress": False},
+            **{**predictor.get_params(), "progress": False},
         )
         talk("writing the report")
         found.comparison.write_rows(folder.path / "scores.csv.gz")

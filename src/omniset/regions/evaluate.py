@@ -246,7 +246,7 @@ def evaluate(
     methods: Sequence[str] | None = None,
     variants: Mapping[str, dict[str, Any]] | None = None,
     mine: bool = True,
-    gene_vectors: GeneVectors | str | Path | None = None,
+    gene_vectors: GeneVectors | None = None,
     folder: str | Path | None = None,
     resume: bool = False,
     say: Callable[[str], None] = lambda line: None,
@@ -274,14 +274,12 @@ def evaluate(
             and nobody knows, or a folder with rows of other arguments or data.
     """
     first = arguments.pop("seed", 0)
-    arguments = {**arguments, "held_out": split_by}
     # A baseline that ours is itself would tie with it.
     chosen = [n for n in BASELINES if n != arguments.get("method")] if methods is None else list(methods)
-    models: dict[str, dict[str, Any]] = {name: {"method": name, "held_out": split_by} for name in chosen}
+    models: dict[str, dict[str, Any]] = {name: {"method": name} for name in chosen}
     models |= {OURS: arguments} if mine else {}
-    default = {"architecture": "multiset", "method": "blend", "genes": True}
-    if mine and regions.placed and {**default, **arguments}.items() >= default.items():
-        models[PLACES] = {**arguments, "genes": False}
+    if mine and regions.placed and arguments.get("method", "blend") == "blend":
+        models[PLACES] = {**arguments, "method": "places"}
     models |= {name: {**arguments, **more} for name, more in (variants or {}).items()}
     for name, value, least in (("folds", folds, 2), ("seeds", seeds, 1), ("null", null, 0)):
         if value < least:
@@ -300,8 +298,8 @@ def evaluate(
 
     done: dict[str, list[Done]] = {}
     for model, options in models.items():
-        vectors = gene_vectors if options.get("architecture") == "seed" else None
-        runs = [_Run(regions, parts[seed], model, options, seed, vectors) for seed in parts]
+        vectors = gene_vectors if options.get("method") == "seed" else None
+        runs = [_Run(regions, parts[seed], split_by, model, options, seed, vectors) for seed in parts]
         done[model] = [keep(f"{model}_{run.seed}_scores", run.about(), partial(run.scored, say)) for run in runs]
     tested: list[NullResult] = []
     for kind in KINDS if null else ():
@@ -372,14 +370,15 @@ class _Run:
 
     regions: Regions
     parts: list[Int[np.ndarray, " _"]]  # folds, which differ in size
+    split: str
     model: str
     options: dict[str, Any]
     seed: int
-    vectors: Any
+    vectors: GeneVectors | None
 
     def about(self) -> dict[str, Any]:
         """What tells its model from others."""
-        vectors = {"gene_vectors": self.vectors.checksum()} if isinstance(self.vectors, GeneVectors) else {}
+        vectors = {} if self.vectors is None else {"gene_vectors": self.vectors.checksum()}
         options = ConnectivityPredictor(**self.options).plain()
         del options["seed"]
         return {**options, **vectors}
@@ -393,7 +392,7 @@ class _Run:
             start = time.perf_counter()
             predictor = ConnectivityPredictor(**{"progress": False, **self.options}, seed=self.seed)
             learn = np.setdiff1d(np.arange(len(self.regions)), test)
-            predictor.fit_rows(self.regions, learn, gene_vectors=self.vectors)
+            predictor.fit_rows(self.regions, learn, gene_vectors=self.vectors, held_out=self.split)
             within = self.regions.take(test)
             pairs, truth = known_pairs(within)
             predicted = predictor.method_.predict(predictor.aligned(within), pairs)

@@ -151,8 +151,9 @@ def attended(method: Method, pair: Regions, known: Regions, top: int) -> pd.Data
         known: The regions of the fit, in any order.
 
     Raises:
-        ValueError: A method without attention.
+        ValueError: A method without attention, or regions without the places that it needs.
     """
+    method.check_coordinates(pair)
     if isinstance(method, SeedMethod):
         weights = method.weights(pair)
         order = np.argsort(weights, axis=None, kind="stable")[::-1][:top]
@@ -162,7 +163,7 @@ def attended(method: Method, pair: Regions, known: Regions, top: int) -> pd.Data
         return pd.DataFrame({**columns, "weight": weights[i, j].astype(np.float64)})
     attention = attention_of(method)
     if attention is None:
-        raise ValueError("explain is for methods with attention: the default, 'attention' and architecture='seed'")
+        raise ValueError("explain is for methods with attention: the default, 'attention' and 'seed'")
     names = np.array(sorted(known.names), dtype=object)
     parts = []
     for name, weights in zip(pair.names, attention.read(pair), strict=True):

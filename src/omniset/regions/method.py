@@ -66,7 +66,7 @@ class Method(ABC):
         if known < FEWEST:
             raise ValueError(f"rows must have at least {FEWEST} pairs of known connectivity among them, got {known}")
         self._prepare(train)
-        self._check_coordinates(train)
+        self.check_coordinates(train)
         if self.needs_genes and not Scaling.of(train.expression).varies.any():
             raise ValueError(f"expression must differ between the {len(train)} rows in a gene at least, it is constant")
         self._fit(train, seed)
@@ -98,7 +98,7 @@ class Method(ABC):
         codes, of = np.unique(pairs[:, 0] * np.int64(len(regions)) + pairs[:, 1], return_inverse=True)
         used, at = np.unique(np.stack(np.divmod(codes, len(regions)), 1), return_inverse=True)
         chosen, places = regions.take(used), at.reshape(-1, 2)
-        self._check_coordinates(chosen)
+        self.check_coordinates(chosen)
         predicted = self._predict(chosen, places)
         if not np.isfinite(predicted).all():  # names are made where they are needed: of many pairs that takes long
             require_finite_outputs(predicted, [" and ".join(chosen.names[i] for i in pair) for pair in places], "pair")
@@ -133,7 +133,8 @@ class Method(ABC):
     def _restored(self, train: Regions) -> None:  # noqa: B027 most methods have all in `state`
         """Make of the regions of the fit what `state` does not have."""
 
-    def _check_coordinates(self, regions: Regions) -> None:
+    def check_coordinates(self, regions: Regions) -> None:
+        """Raise ValueError where places are needed, and are not known of these regions."""
         if not self.needs_coordinates:
             return
         if regions.coordinates is None:

@@ -25,8 +25,9 @@ from omniset.regions.options import PredictorOptions
 from omniset.regions.reading import read_regions
 from omniset.regions.scaling import check_scale, rescaled
 from omniset.regions.scores import pearson
-from omniset.regions.seed import SeedMethod
+from omniset.regions.seed import HEADS, SeedMethod
 from omniset.regions.set_attention import SetAttention
+from omniset.regions.splits import KINDS
 from omniset.runs import devices
 from omniset.tables.gene_vectors import GeneVectors, read_gene_vectors
 from omniset.tables.genes import match
@@ -109,9 +110,16 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
         gene_vectors: GeneVectors | str | Path | None = None,
         folder: str | Path | None = None,
         resume: bool = False,
+        held_out: str = KINDS[0],
         say: Callable[[str], None] = lambda line: None,
     ) -> ConnectivityPredictor:
-        """`fit` on some of the regions; the others are not looked at."""
+        """`fit` on some of the regions; the others are not looked at.
+
+        Args:
+            held_out: How regions are held back to choose by, see `omniset.regions.splits.split`: as those will be that
+                are predicted.
+            say: Is given a line of what is done next.
+        """
         if len(rows) < LEAST:
             raise ValueError(f"there are {len(rows)} regions to learn from, at least {LEAST} are needed")
         start = time.monotonic()
@@ -119,9 +127,9 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
         regions, vectors = self._with_vectors(regions, gene_vectors)
         train = regions.take(np.sort(rows))
         method = self.make(vectors, say)
+        method.held_out = held_out
         if isinstance(method, SeedMethod):
             method.folder, method.resume = None if folder is None else Path(folder), resume
-            method.settings = self.fingerprint()
         method.fit(train, np.arange(len(train)), self.seed)
         self.regions_, self.method_ = train, method
         self.seconds_ = round(time.monotonic() - start, 1)
@@ -310,6 +318,14 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
         return {name: part for name, part in parts.items() if isinstance(part, SeedMethod | SetAttention)}
 
     @property
+    def gene_vectors_(self) -> GeneVectors | None:
+        """Those that "seed" was fitted with, of its genes; None: it has learned them, or is another method."""
+        method = self._fitted()
+        if self._token_dim is None or not isinstance(method, SeedMethod):
+            return None
+        return GeneVectors(self.regions_.genes, method.network.tokens.vectors.numpy())
+
+    @property
     def weights_(self) -> dict[str, float]:
         """What "blend" weighs its parts with, by name; empty for other methods."""
         method = self._fitted()
@@ -318,13 +334,8 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
     def check_arguments(self) -> None:
         """Raise the ValueError that fit would, where that can be said without regions."""
         self.check_options()
-        if self.architecture == "seed":
-            if self.method != "blend" or not self.genes:
-                raise ValueError('method and genes are for architecture="multiset", got architecture="seed"')
-            if self.dim % self.num_heads:
-                raise ValueError(
-                    f"dim must be divisible by num_heads, got dim={self.dim} and num_heads={self.num_heads}"
-                )
+        if self.method == "seed" and self.dim % HEADS:
+            raise ValueError(f"dim must be divisible by the {HEADS} heads, got {self.dim}")
         devices.find(self.device)
 
     def make(
@@ -334,16 +345,14 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
     ) -> Method:
         """The method that these arguments stand for, not fitted."""
         method: Method
-        if self.architecture == "seed":
-            options = {name: getattr(self, name) for name in ("dim", "num_heads", "depth", "cls", "pooling")}
-            method = SeedMethod(vectors, options, self.epochs, self.learning_rate, self.device, self.progress)
-        elif self.method == "blend":
-            method = Blend(self.genes, self.device, say)
+        if self.method == "seed":
+            method = SeedMethod(self, vectors)
+        elif self.method in ("blend", "places"):
+            method = Blend(self.method == "blend", self.device, say)
         elif self.method == "attention":
-            method = SetAttention(self.genes, self.device)
+            method = SetAttention(device=self.device)
         else:
-            method = METHODS[self.method](self.genes)
-        method.held_out = self.held_out
+            method = METHODS[self.method]()
         return method
 
     def _fitted(self) -> Method:
@@ -401,8 +410,8 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
         self._token_dim = None
         if given is None:
             return regions, None
-        if self.architecture == "multiset":
-            raise ValueError("gene_vectors are for architecture='seed'")
+        if self.method != "seed":
+            raise ValueError("gene_vectors are for method='seed'")
         vectors = given if isinstance(given, GeneVectors) else read_gene_vectors(given)
         chosen, joined = vectors.of(regions.genes)
         here = np.flatnonzero(joined.positions >= 0)

@@ -68,7 +68,7 @@ def of_fit(run: frame.Run, predictor: ConnectivityPredictor, importance: Importa
         _importance(importance, CAVEAT),
     ]
     sizes = {"regions": len(regions), "genes": len(regions.genes), "pairs": len(pairs)}
-    about = {"directed": regions.directed, "method": method.name, "weights": predictor.weights_, "scores": scores}
+    about = {"directed": regions.directed, "method": predictor.method, "weights": predictor.weights_, "scores": scores}
     about |= {"seconds": predictor.seconds_, "history": predictor.history_}
     about["pearson_of_training_pairs"] = pearson(truth, predicted)
     about["importance"] = [] if importance is None else importance[0].to_dict("records")
