@@ -9,7 +9,7 @@ from scipy.optimize import minimize
 
 from omniset.regions import blend, set_attention
 from omniset.regions.blend import Blend, slope_of, stacked
-from omniset.regions.method import joined, parted
+from omniset.regions.methods import joined, parted
 
 
 @pytest.fixture(scope="module", autouse=True)

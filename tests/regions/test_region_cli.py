@@ -9,7 +9,7 @@ import pytest
 
 from omniset import report as written
 from omniset.cli import main
-from omniset.regions import ConnectivityPredictor, baselines, blend, read_regions, report, set_attention
+from omniset.regions import ConnectivityPredictor, blend, kernel_ridge, methods, read_regions, report, set_attention
 from omniset.regions.data import simulate
 
 REGIONS, GENES = 34, 13
@@ -27,9 +27,9 @@ def quick():
         raise ImportError
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(baselines, "ITERATIONS", 5)
+        patch.setattr(methods, "ITERATIONS", 5)
         for choice in ("PENALTIES", "RATES", "WIDTHS"):
-            patch.setattr(baselines, choice, getattr(baselines, choice)[:2])
+            patch.setattr(kernel_ridge, choice, getattr(kernel_ridge, choice)[:2])
         patch.setattr(blend, "FOLDS", 2)
         patch.setattr(set_attention, "STEPS", 3)
         patch.setattr(report.drawn, "brain", lacking)
@@ -267,13 +267,13 @@ def test_bad_pairs(study, tmp_path, capsys, text, said):
 
 
 def test_explain_writes_genes_and_what_is_read_from(study, pages, tmp_path, capsys):
-    words = ["explain", "L_region_3", "R_region_5", "--model", study / "attention", "--top", "7", *QUIET]
+    words = ["explain", "L_region_3", "R_region_5", "--model", study / "attention", *QUIET]
     (tmp_path / "sets.gmt").write_text("some\tabout\tGENE1\tGENE2\tGENE3\n")
     words += ["--nulls", "19", "--gene_sets", tmp_path / "sets.gmt"]
     assert run(*words, "--out", tmp_path / "why") == 0
     said = capsys.readouterr().out
     predictor = ConnectivityPredictor.load(study / "attention")
-    expected = predictor.explain("L_region_3", "R_region_5", top=7)
+    expected = predictor.explain("L_region_3", "R_region_5")
     found = pd.read_csv(tmp_path / "why/pairs.tsv", sep="\t")
     assert found[["region", "known"]].to_numpy().tolist() == expected[["region", "known"]].to_numpy().tolist()
     np.testing.assert_allclose(found["weight"], expected["weight"], rtol=1e-5)
@@ -294,7 +294,6 @@ def test_explain_writes_genes_and_what_is_read_from(study, pages, tmp_path, caps
 def test_explain_refuses(study, tmp_path, capsys):
     pair = ["L_region_3", "R_region_5"]
     for words, said in (
-        ([*pair, "--model", study / "model", "--top", "0"], "top must be >= 1, got 0"),
         ([*pair, "--model", study / "attention", "--nulls", "0"], "nulls must be >= 1, got 0"),
         ([*pair, "--model", study / "attention", "--gene_sets", study / "nothing"], "nothing"),
         ([*pair, "--model", study / "nothing"], "config.json"),

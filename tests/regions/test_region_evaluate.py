@@ -9,13 +9,12 @@ import pandas as pd
 import pytest
 from region_methods import GENES, REGIONS, brain_of
 
-from omniset.regions import baselines, set_attention
-from omniset.regions.baselines import METHODS
-from omniset.regions.coordinates import groups_of
+from omniset.regions import kernel_ridge, methods, set_attention
+from omniset.regions.atlas_coordinates import groups_of
 from omniset.regions.evaluate import PARTS, PLACES, Evaluation, evaluate
-from omniset.regions.method import Method
-from omniset.regions.nulls import WHAT, Statistic, maps_of, spins
-from omniset.regions.predictor import ConnectivityPredictor
+from omniset.regions.methods import Method
+from omniset.regions.null_models import WHAT, Statistic, maps_of, spins
+from omniset.regions.predictor import METHODS, ConnectivityPredictor
 from omniset.regions.scores import scores
 from omniset.regions.splits import split
 from omniset.runs.files import plain
@@ -51,7 +50,7 @@ def _spied(monkeypatch):
     monkeypatch.setattr(Spy, "most", math.inf)
     monkeypatch.setitem(METHODS, "boosting", Spy)
     for name in ("RATES", "WIDTHS", "WEIGHTS", "PENALTIES"):
-        monkeypatch.setattr(baselines, name, getattr(baselines, name)[:1])
+        monkeypatch.setattr(kernel_ridge, name, getattr(kernel_ridge, name)[:1])
 
 
 def without_seconds(frame):
@@ -152,14 +151,14 @@ def test_nulls_are_of_the_folds_of_the_first_seed():
     ]
     statistic = Statistic(regions, split("bilateral", regions, 3, 0))
     maps = maps_of(regions)
-    turned = spins(regions.coordinates, regions.hemisphere, 3, 0, groups_of(regions))
+    turned = spins(regions, 3, 0)
     for at, what in enumerate(WHAT):
         assert found.nulls[at].observed == statistic(maps)[what]
         assert np.allclose(found.nulls[at].nulls, [statistic(maps[rows])[what] for rows in turned])
 
 
 def test_places_alone_are_beside_ours(monkeypatch):
-    monkeypatch.setattr(baselines, "ITERATIONS", 3)
+    monkeypatch.setattr(methods, "ITERATIONS", 3)
     monkeypatch.setattr(set_attention, "STEPS", 2)
     regions = brain_of()
     found = evaluate(regions, folds=3, seeds=1, methods=[], device="cpu")

@@ -11,10 +11,11 @@ import pytest
 from region_methods import brain_of, every_pair, pairs_once
 
 from omniset.options import hints
-from omniset.regions import ConnectivityPredictor, baselines, set_attention
+from omniset.regions import ConnectivityPredictor, kernel_ridge, methods, set_attention
 from omniset.regions.evaluate import PLACES
-from omniset.regions.method import Method
+from omniset.regions.methods import Method
 from omniset.regions.options import BASELINES, METHODS, PredictorOptions
+from omniset.regions.predictor import METHODS as CLASSES
 from omniset.regions.predictor import positions
 from omniset.regions.scores import pearson
 from omniset.tables.gene_vectors import GeneVectors
@@ -41,10 +42,10 @@ def complete(number=REGIONS, genes=GENES, **options):
 def _quick():
     """Few trees, kernels to choose from, and steps."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(baselines, "ITERATIONS", 5)
+        patch.setattr(methods, "ITERATIONS", 5)
         patch.setattr(set_attention, "STEPS", 5)
         for name in ("RATES", "WIDTHS", "WEIGHTS", "PENALTIES"):
-            patch.setattr(baselines, name, getattr(baselines, name)[:1])
+            patch.setattr(kernel_ridge, name, getattr(kernel_ridge, name)[:1])
         yield
 
 
@@ -291,7 +292,7 @@ def test_gene_vectors(tmp_path):
 
 def test_every_method_has_its_reason_in_the_results():
     assert set(METHODS) == set(typing.get_args(hints(PredictorOptions)["method"]))
-    assert set(BASELINES) == set(baselines.METHODS) == set(METHODS) - {"blend", "places", "attention", "seed"}
+    assert set(BASELINES) == set(CLASSES) == set(METHODS) - {"blend", "places", "attention", "seed"}
     tables = {path.stem: json.loads(path.read_text())["table"] for path in RESULTS.glob("schaefer_*.json")}
     assert len(tables) == 6
     for name, table in tables.items():

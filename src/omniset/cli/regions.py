@@ -134,7 +134,6 @@ def predict(
     expression: Path | None = None,
     coordinates: Path | None = None,
     out: Path = Path("predicted.csv"),
-    rescale: Literal["genes", "ranks"] | None = None,
     aliases: Path | None = None,
     **options: Any,
 ) -> None:
@@ -148,9 +147,6 @@ def predict(
         expression: Of other regions than those that were learned from. null: those.
         coordinates: Of these other regions, as for fit.
         out: Of pairs a table with the column connectivity, of a matrix a square one: .csv, .tsv or .parquet; or .npy.
-        rescale: For expression on another scale than at fit, where the new regions are a sample like those of the fit,
-            and 10 at least. "genes": each gene is taken to its mean and deviation at fit; "ranks": to its distribution
-            there, by rank. null: such expression is refused.
         aliases: Table of two columns, alias and name, for genes that are spelled otherwise than in the model.
     """
     import numpy as np
@@ -174,12 +170,12 @@ def predict(
     with noted() as warnings:
         regions = files.others()
         if pairs is None:
-            matrix = predictor.predict_matrix(regions, rescale=rescale)
+            matrix = predictor.predict_matrix(regions)
             table = matrix.reset_index(names="region")
             what = f"{len(matrix):,} x {len(matrix):,} regions"
         else:
             listed = read_pairs(pairs, (regions or predictor.regions_).names)
-            table = listed.assign(connectivity=predictor.predict(listed, regions, rescale=rescale))
+            table = listed.assign(connectivity=predictor.predict(listed, regions))
             what = many(len(listed), "pair")
         if array:
             with replacing(out) as temporary, open(temporary, "wb") as file:
@@ -283,10 +279,8 @@ def explain_pair(
     expression: Path | None = None,
     coordinates: Path | None = None,
     out: Path = Path("explanation"),
-    top: int = 100,
     nulls: int = 1000,
     gene_sets: Path | None = None,
-    rescale: Literal["genes", "ranks"] | None = None,
     aliases: Path | None = None,
     **options: Any,
 ) -> None:
@@ -300,13 +294,11 @@ def explain_pair(
         model: Folder that fit wrote.
         expression: Of other regions than those that were learned from. null: those.
         coordinates: Of these other regions, as for fit.
-        out: Folder for pairs.tsv (what is read from; of "seed" attention of genes to genes), genes.tsv (importance of
-            every gene with p and q, which is also the background of enrichment tools), sets.tsv and a report.
-        top: Rows of attention.
+        out: Folder for pairs.tsv (what is read from, 100 rows for each region; of "seed" attention of genes to genes),
+            genes.tsv (importance of every gene with p and q, which is also the background of enrichment tools),
+            sets.tsv and a report.
         nulls: Spun maps of each gene, which p values are from.
         gene_sets: GMT file of sets of genes whose importance is wanted. null: none.
-        rescale: For expression on another scale than at fit: "genes" takes each gene to its mean and deviation at fit,
-            "ranks" to its distribution there. null: such expression is refused.
         aliases: Table of two columns, alias and name, for genes that are spelled otherwise than in the model.
     """
     from omniset.regions import ConnectivityPredictor, report
@@ -318,7 +310,7 @@ def explain_pair(
     with working_folder(out, "regions", "explanation", reads=[*files, model, gene_sets]) as folder:
         predictor = ConnectivityPredictor.load(model).set_params(**given(Computing, options))
         regions = files.others()
-        looked = predictor.explain(first, second, regions, top=top, rescale=rescale)
+        looked = predictor.explain(first, second, regions)
         importance = _importance(predictor, telling(predictor.progress), nulls, gene_sets)
         tables = {"pairs": looked, **dict(zip(("genes", "sets"), importance or (), strict=False))}
         tables = {name: table for name, table in tables.items() if len(table)}

@@ -4,7 +4,7 @@ Regions are divided into folds; a method learns from the pairs among the regions
 pairs within that one: both regions of a test pair are new. Bilateral folds are neighbourhoods with their mirror images,
 so that a test region has few neighbours, and no twin, among those learned from. What genes add is what ours has more
 than the same methods with places alone; and what a closed form has more with expression than with maps that mean
-nothing, see `omniset.regions.nulls.null_test`.
+nothing, see `omniset.regions.null_models.null_test`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
 
-from omniset.regions.coordinates import groups_of
 from omniset.regions.data import Pairs, PairValues, Regions, known_pairs, matrix_of
-from omniset.regions.nulls import KINDS, NullResult, maps_of, null_test, surrogates
+from omniset.regions.null_models import KINDS, NullResult, maps_of, null_test, surrogates
 from omniset.regions.options import BASELINES
 from omniset.regions.predictor import LEAST, ConnectivityPredictor
 from omniset.regions.scores import pair_distance, pair_hemispheres, pearson, pearson_of_draws, scores
@@ -192,22 +191,13 @@ class Evaluation:
         return pd.DataFrame.from_dict(table, orient="index").sort_values("pearson", ascending=False)
 
     def lines(self) -> Iterator[str]:
-        """For a console: methods, best first, the nulls, the verdict and the gates."""
+        """For a console: what genes add, the nulls, methods, the verdict and the gates."""
         number = many(len(self.seeds), "seed")
         yield f"\n{self.split.capitalize()} split, {self.by_fold['fold'].nunique()} folds x {number}."
         if self.genes_add():
             yield self.genes_add()
         if np.isfinite(self.twinned):
             yield f"The mirror image of {self.twinned:.0%} of the test pairs is among the pairs learned from."
-        yield "Pearson's r between regions that were not seen, with a 95 % interval; slope: 1 is calibrated\n"
-        yield f"  {'':20}{'r':>8}{'interval':>18}{'Spearman':>10}{'R2':>8}{'slope':>8}{'fit, s':>9}"
-        for method, row in self.table().iterrows():
-            r, low, high, spearman, r2, slope = (
-                "-" if np.isnan(row[name]) else f"{row[name]:.3f}"
-                for name in ("pearson", "pearson_low", "pearson_high", "spearman", "r2", "slope")
-            )
-            scores = f"{r:>8}{f'{low} to {high}':>18}{spearman:>10}{r2:>8}{slope:>8}"
-            yield f"  {method:20}{scores}{row['seconds']:>9,.1f}"
         for one in self.nulls:
             about = one.as_dict()
             ends = f"{about['gain_low']:+.3f} to {about['gain_high']:+.3f}"
@@ -215,7 +205,7 @@ class Evaluation:
                 f"  null, {one.kind}: a kernel ridge of {one.what} reaches {one.observed:.3f}, {about['mean']:.3f} "
                 f"with {len(one.nulls):,} nulls: {about['gain']:+.3f} ({ends}), p {one.p:.3g}"
             )
-        yield from self.comparison.lines([])
+        yield from self.comparison.lines()
 
     def numbers(self) -> dict[str, Any]:
         """What is known beside the comparison and the predictions."""
@@ -259,7 +249,7 @@ def evaluate(
         split_by: "bilateral", "spatial" or "random"; regions are also held back so within the training regions.
         folds: Of each seed.
         seeds: Divisions, from the first seed on.
-        null: Nulls of each of `omniset.regions.nulls.KINDS`, for the folds of the first seed.
+        null: Nulls of each of `omniset.regions.null_models.KINDS`, for the folds of the first seed.
         methods: Baselines, of `omniset.regions.options.BASELINES`. None: all, but the method that ours is itself.
         variants: Further models of ours: a name, and what differs in `arguments`.
         mine: Run ours as given by `arguments`; the default also without genes.
@@ -348,13 +338,11 @@ def _null_results(
     keep: Callable[[str, dict[str, Any], Callable[[], Done]], Done],
     say: Callable[[str], None],
 ) -> list[NullResult]:
-    """The closed form of `omniset.regions.nulls.null_test` beside nulls of a kind."""
+    """The closed form of `omniset.regions.null_models.null_test` beside nulls of a kind."""
 
     def work() -> Done:
         say(f"{number:,} nulls, {kind}")
-        assert regions.coordinates is not None
-        places, groups = regions.coordinates, groups_of(regions)
-        nulls = surrogates(kind, maps_of(regions), places, regions.hemisphere, number, seed, groups)
+        nulls = surrogates(kind, maps_of(regions), regions, number, seed)
         found = null_test(regions, parts, kind, nulls)
         facts = {"observed": [one.observed for one in found], "what": [one.what for one in found]}
         return Done({**facts, "provenance": provenance(seed)}, None, {one.what: one.nulls for one in found})

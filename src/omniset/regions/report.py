@@ -192,12 +192,12 @@ def _matrices(evaluation: Evaluation, shown: str) -> Section:
     most = drawn.limits(np.abs(residual[np.isfinite(residual)]))[1]
     folds = evaluation.folds[0, order]
     blocks: list[Block] = []
-    for values, colours, pale, name, caption in (
-        (truth, ends, folds[:, None] != folds, "connectivity", "True. Pale: pairs between folds, no test pairs."),
-        (predicted, ends, None, "connectivity", f"Predicted by {name_of(shown)}. Grey: not predicted."),
-        (residual, (-most, most), None, "residual", "Residuals: predicted minus true."),
+    for values, colours, name, caption in (
+        (truth, ends, "connectivity", "True."),
+        (predicted, ends, "connectivity", f"Predicted by {name_of(shown)}. Grey: pairs between folds, no test pairs."),
+        (residual, (-most, most), "residual", "Residuals: predicted minus true."),
     ):
-        figure = drawn.region_matrix(values, groups, folds, colours, name, pale)
+        figure = drawn.region_matrix(values, groups, folds, colours, name)
         blocks.append(Plot(figure, f"Heat map of {len(order)} by {len(order)} regions. {caption}", caption))
     text = "Of the first seed, ordered by network, hemisphere and fold, which the stripes at the sides show."
     return Section("Matrices", text, blocks)

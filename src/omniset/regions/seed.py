@@ -23,7 +23,7 @@ from omniset.core.attention import log_multiplicity
 from omniset.core.sets import SetBatch
 from omniset.layers import MultisetAttentionBlock
 from omniset.regions.data import Pairs, PairValues, Regions, known_pairs, matrix_of, places_of
-from omniset.regions.method import Method
+from omniset.regions.methods import Method
 from omniset.regions.options import PredictorOptions
 from omniset.regions.splits import FEWEST, split
 from omniset.runs import devices

@@ -34,8 +34,20 @@ from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
 from scipy.spatial.transform import Rotation
 
-from omniset.regions.baselines import GaussianKernel, Space, geometry_of
-from omniset.regions.data import RIGHT, Places, Regions, Square, check_places, known_pairs, matrix_of, mirrored
+from omniset.regions.atlas_coordinates import groups_of
+from omniset.regions.data import (
+    RIGHT,
+    Places,
+    Regions,
+    Square,
+    check_places,
+    known_pairs,
+    matrix_of,
+    mirrored,
+    places_of,
+)
+from omniset.regions.kernel_ridge import GaussianKernel, compared
+from omniset.regions.methods import geometry_of
 from omniset.regions.scaling import Components, squared_distances
 from omniset.regions.scores import FEWEST, check_hemispheres, pearson
 
@@ -61,16 +73,11 @@ Spins = Int[np.ndarray, "number regions"]
 # ---------------------------------------------------------------------- spins
 
 
-def spins(
-    coordinates: Places,
-    hemisphere: Sequence[str] | None,
-    number: int,
-    seed: int,
-    groups: Sequence[str] | None = None,
-) -> Spins:
+def spins(regions: Regions, number: int, seed: int) -> Spins:
     """Permutations of regions by random rotations: `expression[spins(...)[k]]` is null k.
 
-    Regions of one hemisphere and group are a part, and swap places only with one another. Of each part:
+    Regions of one hemisphere and structure (cortex, subcortex) are a part, and swap places only with one another. Of
+    each part:
 
         p_i = (x_i - c) / |x_i - c|                        c the mean of the part, p_i on the unit sphere
         s   = argmin over permutations of sum_i |p_i - R p_s(i)|
@@ -79,25 +86,19 @@ def spins(
     so that regions and their mirror images turn alike. A region alone in its part stays.
 
     Args:
-        coordinates: In mm, x from left to right.
-        hemisphere: "L", "R" or "" of each region; None: one part for all.
+        regions: With places; without hemispheres these are one part.
         number: Of spins.
         seed: The same seed gives the same spins; of fewer spins, the first of them.
-        groups: A label of each region, such as of its structure (cortex, subcortex); None: one group.
 
     Raises:
-        ValueError: A region without coordinates, a hemisphere that is not "L", "R" or "", a list that is not as long
-            as the coordinates, a negative number, or parts of one region each, which leave nothing to permute.
+        ValueError: A region without coordinates, a hemisphere that is not "L", "R" or "", or parts of one region each,
+            which leave nothing to permute.
     """
-    if number < 0:
-        raise ValueError(f"number must be at least 0, got {number}")
-    check_places(coordinates)
-    places = np.asarray(coordinates, dtype=np.float64)
-    parts = _parts(hemisphere, groups, len(places))
+    places = places_of(regions)
+    check_places(places)
+    parts = _parts(regions)
     if all(len(rows) < 2 for rows, _ in parts):
-        raise ValueError(
-            f"hemisphere and groups must leave two regions together, got {len(parts)} parts of {len(places)} regions"
-        )
+        raise ValueError(f"hemispheres and structures must leave two regions together, each of {len(places)} is alone")
     # Four normal numbers, as a quaternion, are a uniform rotation (Shoemake, "Uniform random rotations", 1992).
     quaternions = np.random.default_rng(seed).normal(size=(number, 4))
     rotations = Rotation.from_quat(quaternions).as_matrix() if number else np.zeros((0, 3, 3))
@@ -111,14 +112,11 @@ def spins(
     return turned
 
 
-def _parts(
-    hemisphere: Sequence[str] | None, groups: Sequence[str] | None, regions: int
-) -> list[tuple[Int[np.ndarray, " rows"], bool]]:
-    """Positions of the regions of each hemisphere and group; are they of the right?"""
-    sides = check_hemispheres([""] * regions if hemisphere is None else hemisphere, regions)
-    labels = np.asarray([""] * regions if groups is None else groups, dtype=np.str_)
-    if len(labels) != regions:
-        raise ValueError(f"groups must have {regions} entries, got {len(labels)}")
+def _parts(regions: Regions) -> list[tuple[Int[np.ndarray, " rows"], bool]]:
+    """Positions of the regions of each hemisphere and structure; are they of the right?"""
+    number = len(regions)
+    sides = check_hemispheres([""] * number if regions.hemisphere is None else regions.hemisphere, number)
+    labels = np.array(groups_of(regions), dtype=np.str_)
     parts = sorted(set(zip(sides.tolist(), labels.tolist(), strict=True)))
     return [(np.flatnonzero((sides == side) & (labels == label)), side == RIGHT) for side, label in parts]
 
@@ -133,20 +131,11 @@ def _on_sphere(places: Float[np.ndarray, "rows 3"]) -> Float[np.ndarray, "rows 3
 # ---------------------------------------------------------------------- surrogates
 
 
-def surrogates(
-    kind: str,
-    maps: Maps,
-    coordinates: Places,
-    hemisphere: Sequence[str] | None,
-    number: int,
-    seed: int,
-    groups: Sequence[str] | None = None,
-) -> Iterator[Maps]:
-    """So many surrogates of maps.
+def surrogates(kind: str, maps: Maps, regions: Regions, number: int, seed: int) -> Iterator[Maps]:
+    """So many surrogates of maps of regions.
 
     Args:
         kind: "spin", rows by rotation (`spins`); or "variogram" (`variogram`).
-        coordinates, hemisphere, groups: Of the regions, as for `spins`.
 
     Raises:
         ValueError: An unknown kind, or as `spins` does.
@@ -154,10 +143,11 @@ def surrogates(
     if kind not in KINDS:
         raise ValueError(f"kind must be one of {', '.join(map(repr, KINDS))}, got {kind!r}")
     if kind == "spin":
-        yield from (maps[rows] for rows in spins(coordinates, hemisphere, number, seed, groups))
+        yield from (maps[rows] for rows in spins(regions, number, seed))
         return
-    check_places(coordinates)
-    yield from variogram(maps, mirrored(coordinates), number, seed)
+    places = places_of(regions)
+    check_places(places)
+    yield from variogram(maps, mirrored(places), number, seed)
 
 
 def variogram(maps: Maps, places: Places, number: int, seed: int) -> Iterator[Maps]:
@@ -269,7 +259,7 @@ class Statistic:
     def __init__(self, regions: Regions, folds: Sequence[Int[np.ndarray, " _"]]) -> None:
         everything = np.arange(len(regions))
         place = GaussianKernel(widths=(WIDTH,) * 3, side=SIDE)
-        self._near = place(Space(regions, place=True).compare(regions)) - 1
+        self._near = place(compared(regions, regions, genes=False, place=True)) - 1
         self._folds = []
         for rows in folds:
             learn = np.setdiff1d(everything, rows)
