@@ -453,6 +453,8 @@ def test_glass_brain(nilearn, monkeypatch):
     figures.brain(np.abs(matrix), np.where(at == 7.0, np.nan, at))
     np.testing.assert_array_equal(nilearn[1][0], [[0, 0.5], [0.5, 0]])
     np.testing.assert_array_equal(nilearn[1][1], places[:2])
+    figures.brain(np.where(np.isnan(matrix), np.nan, 0.5), places)  # a model that has hardly learned
+    assert (nilearn[2][2]["edge_vmin"], nilearn[2][2]["edge_vmax"]) == (0.0, 0.5)
 
 
 def test_without_nilearn_the_error_says_what_to_install():
