@@ -35,7 +35,7 @@ Results = Iterator[tuple[str, dict[str, Any]]]  # names of files, and what they 
 ABLATIONS: dict[str, dict[str, Any]] = {"attention alone": {"method": "attention"}}
 # A small form of the document's network, its own best configuration: its full size takes hours.
 NETWORKS: dict[str, dict[str, Any]] = {
-    "seed, d 32": {"architecture": "seed", "dim": 32, "depth": 2, "pooling": "attention", "epochs": 20}
+    "seed, d 32": {"method": "seed", "dim": 32, "depth": 2, "pooling": "attention", "epochs": 20}
 }
 
 
@@ -80,8 +80,7 @@ def nulls_400(data: Path, seed: int) -> Results:
 
 
 def meaningless(atlas: Path, seed: int) -> dict[str, Any]:
-    kinds = ("spin", "variogram")
-    options: dict[str, Any] = {"methods": ["geometry"], "mine": False, "null": NULLS, "null_kinds": kinds}
+    options: dict[str, Any] = {"methods": ["geometry"], "mine": False, "null": NULLS}
     return evaluated(atlas, "functional", seed, "bilateral", "nulls", seeds=1, **options)
 
 

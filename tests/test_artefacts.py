@@ -78,7 +78,7 @@ def brain(**options):
 
 def seed():
     """The network of the original, whose sizes are options."""
-    return brain(architecture="seed", dim=8, num_heads=2, depth=1, epochs=1)
+    return brain(method="seed", dim=8, depth=1, epochs=1)
 
 
 def reads():

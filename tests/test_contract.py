@@ -117,10 +117,9 @@ SYSTEMS = [
     System(
         "regions",
         "regions simulate --out brain --regions 34 --genes 13",
-        f"fit {BRAIN} --coordinates brain/regions.csv --architecture seed --epochs 6 --depth 1 --dim 8 --num_heads 2 "
-        f"{QUIET}",
+        f"fit {BRAIN} --coordinates brain/regions.csv --method seed --epochs 6 --depth 1 --dim 8 {QUIET}",
         f"predict --out used.csv {QUIET}",
-        f"evaluate {BRAIN} --coordinates brain/regions.csv --folds 2 --seeds 1 --method ridge --methods geometry "
+        f"evaluate {BRAIN} --coordinates brain/regions.csv --folds 2 --seeds 1 --model model --methods geometry "
         f"{QUIET}",
         PredictorOptions,
     ),

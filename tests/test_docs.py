@@ -189,14 +189,14 @@ def test_cells_page_runs(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_regions_page_runs(tmp_path, monkeypatch):
     """Its walk on a small simulated brain, then its class. (evaluate: tests/regions.)"""
-    from omniset.regions import baselines, blend, set_attention
+    from omniset.regions import blend, kernel_ridge, methods, set_attention
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(baselines, "ITERATIONS", 5)
+    monkeypatch.setattr(methods, "ITERATIONS", 5)
     monkeypatch.setattr(blend, "FOLDS", 2)
     monkeypatch.setattr(set_attention, "STEPS", 3)
     for choice in ("PENALTIES", "RATES", "WIDTHS"):
-        monkeypatch.setattr(baselines, choice, getattr(baselines, choice)[:2])
+        monkeypatch.setattr(kernel_ridge, choice, getattr(kernel_ridge, choice)[:2])
     text = (DOCS / "regions.md").read_text(encoding="utf-8")
     pairs, *_ = [block for _, block in blocks(DOCS / "regions.md", "text")]
     Path("pairs.csv").write_text(pairs, encoding="utf-8")
@@ -204,7 +204,7 @@ def test_regions_page_runs(tmp_path, monkeypatch):
         "simulate": ["--regions=34", "--genes=13"],
         "fit": ["--device=cpu", "--progress=false"],
         "predict": ["--progress=false"],
-        "explain": ["--progress=false", "--top=5"],
+        "explain": ["--progress=false"],
     }
     verbs = walked(text[: text.index("### In Python")], "regions", small)
     assert verbs == ["simulate", "fit", "predict", "predict", "predict", "evaluate", "explain", "fit"]

@@ -47,7 +47,7 @@ CONFIG = {
         "connectivity": "brain/connectivity.csv",
         "coordinates": "brain/regions.csv",
         "new": {"new": "pairs.csv"},
-        "options": {"fit": "--method ridge", "report": "--method ridge --methods geometry --folds 2 --seeds 1"},
+        "options": {"fit": "--method ridge", "report": "--methods geometry --folds 2 --seeds 1"},
     },
     "microbiomes": {
         "references": "microbiome/references.fasta",

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from omniset.regions import read_regions
-from omniset.regions.coordinates import ATLASES, atlas_centroids, centroids, read_coordinates
+from omniset.regions.atlas_coordinates import ATLASES, atlas_centroids, centroids, read_coordinates
 
 # Left and right are swapped in the image, as radiologists have them.
 AFFINE = np.array([[-2.0, 0, 0, 20], [0, 2.0, 0.5, -30], [0, 0, 3.0, -10], [0, 0, 0, 1]])

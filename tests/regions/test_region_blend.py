@@ -9,7 +9,7 @@ from scipy.optimize import minimize
 
 from omniset.regions import blend, set_attention
 from omniset.regions.blend import Blend, Fold, attention_of, scores_of, slope_of, stacked
-from omniset.regions.method import joined, parted
+from omniset.regions.methods import joined, parted
 from omniset.trials import stacking
 from omniset.trials.stacking import Stack
 

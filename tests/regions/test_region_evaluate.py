@@ -9,13 +9,12 @@ import pandas as pd
 import pytest
 from region_methods import GENES, REGIONS, brain_of
 
-from omniset.regions import baselines, set_attention
-from omniset.regions.baselines import METHODS
-from omniset.regions.coordinates import groups_of
+from omniset.regions import kernel_ridge, methods, set_attention
+from omniset.regions.atlas_coordinates import groups_of
 from omniset.regions.evaluate import PARTS, PLACES, Evaluation, evaluate
-from omniset.regions.method import Method
-from omniset.regions.nulls import WHAT, Statistic, maps_of, spins
-from omniset.regions.predictor import ConnectivityPredictor
+from omniset.regions.methods import Method
+from omniset.regions.null_models import WHAT, Statistic, maps_of, spins
+from omniset.regions.predictor import METHODS, ConnectivityPredictor
 from omniset.regions.scores import scores
 from omniset.regions.splits import split
 from omniset.runs.files import plain
@@ -51,7 +50,7 @@ def _spied(monkeypatch):
     monkeypatch.setattr(Spy, "most", math.inf)
     monkeypatch.setitem(METHODS, "boosting", Spy)
     for name in ("RATES", "WIDTHS", "WEIGHTS", "PENALTIES"):
-        monkeypatch.setattr(baselines, name, getattr(baselines, name)[:1])
+        monkeypatch.setattr(kernel_ridge, name, getattr(kernel_ridge, name)[:1])
 
 
 def without_seconds(frame):
@@ -82,9 +81,8 @@ def test_one_hemisphere():
     """Its bilateral folds are spatial ones, no mirror image is learned from, and every null is of it alone."""
     whole = brain_of(40)
     left = whole.take([i for i, side in enumerate(whole.hemisphere) if side == "L"])
-    kinds = ("spin", "variogram")
     one, other = (
-        evaluate(left, split_by=by, folds=3, seeds=1, methods=["ridge"], mine=False, null=2, null_kinds=kinds)
+        evaluate(left, split_by=by, folds=3, seeds=1, methods=["ridge"], mine=False, null=2)
         for by in ("bilateral", "spatial")
     )
     assert np.array_equal(one.folds, other.folds)
@@ -147,23 +145,20 @@ def test_regions_are_held_back_within_as_the_split_divides(split_by, monkeypatch
 
 def test_nulls_are_of_the_folds_of_the_first_seed():
     regions = brain_of()
-    spun = np.stack([np.random.default_rng(s).permutation(REGIONS) for s in range(4)])
-    options = {"folds": 3, "seeds": 2, "null": 3, "null_kinds": ("spin", "variogram"), "spun": spun, "mine": False}
-    found = evaluate(regions, methods=["boosting"], **options)
+    found = evaluate(regions, methods=["boosting"], folds=3, seeds=2, null=3, mine=False)
     assert [(one.kind, one.what, len(one.nulls)) for one in found.nulls] == [
-        (kind, what, number) for kind, number in (("spin", 3), ("variogram", 3), ("file", 4)) for what in WHAT
+        (kind, what, 3) for kind in ("spin", "variogram") for what in WHAT
     ]
     statistic = Statistic(regions, split("bilateral", regions, 3, 0))
     maps = maps_of(regions)
-    turned = spins(regions.coordinates, regions.hemisphere, 3, 0, groups_of(regions))
+    turned = spins(regions, 3, 0)
     for at, what in enumerate(WHAT):
         assert found.nulls[at].observed == statistic(maps)[what]
         assert np.allclose(found.nulls[at].nulls, [statistic(maps[rows])[what] for rows in turned])
-        assert np.allclose(found.nulls[4 + at].nulls, [statistic(maps[rows])[what] for rows in spun])
 
 
 def test_places_alone_are_beside_ours(monkeypatch):
-    monkeypatch.setattr(baselines, "ITERATIONS", 3)
+    monkeypatch.setattr(methods, "ITERATIONS", 3)
     monkeypatch.setattr(set_attention, "STEPS", 2)
     regions = brain_of()
     found = evaluate(regions, folds=3, seeds=1, methods=[], device="cpu")
@@ -309,9 +304,9 @@ def test_what_needs_coordinates_stops_before_any_work():
     assert found.by_fold[list(PARTS)].isna().all(axis=None)
     Spy.log.clear()
     for more, message in (
-        ({"variants": {"places": {"genes": False}}}, "places needs coordinates, which are not known"),
+        ({"variants": {"alone": {"method": "places"}}}, "alone needs coordinates, which are not known"),
         (
-            {"variants": {"one": {"architecture": "seed", "cls": "spatial"}}},
+            {"variants": {"one": {"method": "seed", "cls": "spatial"}}},
             "one needs coordinates, which are not known",
         ),
         ({"split_by": "spatial"}, "coordinates are not known of these regions: spatial folds need them"),
@@ -330,7 +325,6 @@ def test_what_needs_coordinates_stops_before_any_work():
         ({"folds": 1}, "folds must be >= 2, got 1"),
         ({"seeds": 0}, "seeds must be >= 1, got 0"),
         ({"null": -1}, "null must be >= 0, got -1"),
-        ({"null": 1, "null_kinds": ["spun"]}, "null_kinds must be out of spin, variogram; got 'spun'"),
         ({"resume": True}, "resume needs the folder that has the rows"),
         ({"split_by": "none"}, "split_by must be out of bilateral, spatial, random; got 'none'"),
         ({"folds": 2}, "there are 23 regions: without one of 2 folds, fewer than 12 are left"),
@@ -356,4 +350,4 @@ def test_groups_are_told_by_names():
 def test_what_is_done_is_told():
     lines = []
     evaluate(brain_of(), folds=3, seeds=1, null=1, methods=["boosting"], mine=False, say=lines.append)
-    assert lines == [*(f"boosting, seed 0, fold {k} of 3" for k in (1, 2, 3)), "1 nulls, spin"]
+    assert lines == [*(f"boosting, seed 0, fold {k} of 3" for k in (1, 2, 3)), "1 nulls, spin", "1 nulls, variogram"]

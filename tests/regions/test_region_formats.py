@@ -19,8 +19,8 @@ from region_files import (
     written,
 )
 
+from omniset.regions.atlas_coordinates import read_coordinates
 from omniset.regions.connectivity import Connectivity, read_connectivity
-from omniset.regions.coordinates import read_coordinates
 from omniset.regions.expression import Expression, read_expression
 from omniset.tables import hdf5
 

@@ -15,7 +15,7 @@ from region_files import (
     written,
 )
 
-from omniset.regions.coordinates import hemisphere_of_name, read_coordinates
+from omniset.regions.atlas_coordinates import hemisphere_of_name, read_coordinates
 
 pytestmark = TEXT_AS_OBJECTS
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from region_methods import brain_of, squared
 
-from omniset.regions.baselines import geometry_of
 from omniset.regions.data import mirrored
 from omniset.regions.importance import _tables, gene_importance, read_gmt
-from omniset.regions.nulls import NullResult, Statistic, null_test, surrogates, variogram, variogram_of
+from omniset.regions.methods import geometry_of
+from omniset.regions.null_models import NullResult, Statistic, null_test, surrogates, variogram, variogram_of
 from omniset.regions.set_attention import SetAttention
 from omniset.regions.splits import random_folds
 
@@ -44,22 +44,22 @@ def test_kinds():
     regions = brain_of()
     maps = regions.expression.astype(float)
     for kind in ("spin", "variogram"):
-        one, again = (list(surrogates(kind, maps, regions.coordinates, regions.hemisphere, 2, 3)) for _ in range(2))
+        one, again = (list(surrogates(kind, maps, regions, 2, 3)) for _ in range(2))
         assert len(one) == 2
         assert np.array_equal(one, again)
-    spun = next(iter(surrogates("spin", maps, regions.coordinates, regions.hemisphere, 1, 3)))
+    spun = next(iter(surrogates("spin", maps, regions, 1, 3)))
     assert np.array_equal(np.sort(spun, 0), np.sort(maps, 0))
     # Variogram surrogates know hemispheres as mirror images.
-    turned = regions.coordinates * [-1, 1, 1]
-    one, other = (next(iter(surrogates("variogram", maps, c, None, 1, 3))) for c in (regions.coordinates, turned))
+    turned = regions.with_(coordinates=regions.coordinates * [-1, 1, 1])
+    one, other = (next(iter(surrogates("variogram", maps, made, 1, 3))) for made in (regions, turned))
     assert np.allclose(one, other)
     with pytest.raises(ValueError, match="kind must be one of 'spin', 'variogram', got 'none'"):
-        list(surrogates("none", maps, regions.coordinates, None, 1, 0))
+        list(surrogates("none", maps, regions, 1, 0))
 
 
 def test_the_statistic_against_loops(monkeypatch):
-    monkeypatch.setattr("omniset.regions.nulls.RATES", (0.3,))
-    monkeypatch.setattr("omniset.regions.nulls.PENALTIES", (0.2,))
+    monkeypatch.setattr("omniset.regions.null_models.RATES", (0.3,))
+    monkeypatch.setattr("omniset.regions.null_models.PENALTIES", (0.2,))
     regions = brain_of(unknown=None)
     folds = random_folds(23, 3, 0)
     maps = regions.expression.astype(float)
@@ -95,7 +95,7 @@ def test_genes_that_matter_beat_their_nulls_and_others_do_not():
     observed = statistic(regions.expression[:, :3].astype(float))["genes"]
     assert NullResult("genes", "spin", observed, np.array([statistic(n)["genes"] for n in nulls])).p == 1 / 200
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("omniset.regions.nulls.maps_of", lambda regions: nulls[0])
+        patch.setattr("omniset.regions.null_models.maps_of", lambda regions: nulls[0])
         (genes, _) = null_test(regions, folds, "spin", nulls[1:])
     assert genes.p > 0.01
     about = genes.as_dict()

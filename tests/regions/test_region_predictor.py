@@ -11,10 +11,11 @@ import pytest
 from region_methods import brain_of, every_pair, pairs_once
 
 from omniset.options import hints
-from omniset.regions import ConnectivityPredictor, baselines, set_attention
+from omniset.regions import ConnectivityPredictor, kernel_ridge, methods, set_attention
 from omniset.regions.evaluate import PLACES
-from omniset.regions.method import Method
+from omniset.regions.methods import Method
 from omniset.regions.options import BASELINES, METHODS, PredictorOptions
+from omniset.regions.predictor import METHODS as CLASSES
 from omniset.regions.predictor import positions
 from omniset.regions.scores import pearson
 from omniset.tables.gene_vectors import GeneVectors
@@ -23,13 +24,13 @@ from omniset.trials.comparison import OURS
 RESULTS = Path(__file__).parents[2] / "results" / "regions"
 REGIONS, GENES = 17, 13
 QUIET = {"progress": False, "device": "cpu"}
-OF_SEED = {**QUIET, "dim": 8, "num_heads": 2, "depth": 1, "epochs": 1}
+OF_SEED = {**QUIET, "method": "seed", "dim": 8, "depth": 1, "epochs": 1}
 KINDS = {
     "blend": QUIET,
     "attention": {**QUIET, "method": "attention"},
     "ridge": {**QUIET, "method": "ridge"},
     "boosting": {**QUIET, "method": "boosting"},
-    "seed": {**OF_SEED, "architecture": "seed", "cls": "spatial"},
+    "seed": {**OF_SEED, "cls": "spatial"},
 }
 
 
@@ -41,10 +42,10 @@ def complete(number=REGIONS, genes=GENES, **options):
 def _quick():
     """Few trees, kernels to choose from, and steps."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(baselines, "ITERATIONS", 5)
+        patch.setattr(methods, "ITERATIONS", 5)
         patch.setattr(set_attention, "STEPS", 5)
         for name in ("RATES", "WIDTHS", "WEIGHTS", "PENALTIES"):
-            patch.setattr(baselines, name, getattr(baselines, name)[:1])
+            patch.setattr(kernel_ridge, name, getattr(kernel_ridge, name)[:1])
         yield
 
 
@@ -221,12 +222,9 @@ def test_importance_of_a_model(models, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"architecture": "none"}, "architecture must be one of multiset, seed, got 'none'"),
-        ({"method": "none"}, "method must be one of blend, attention, ridge, boosting, geometry, got 'none'"),
-        ({"architecture": "seed", "method": "ridge"}, 'method and genes are for architecture="multiset"'),
-        ({"architecture": "seed", "genes": False}, 'method and genes are for architecture="multiset"'),
+        ({"method": "none"}, "method must be one of blend, places, .*, seed, got 'none'"),
         ({"dim": 0}, "dim must be >= 1, got 0"),
-        ({"architecture": "seed", "num_heads": 5}, "dim must be divisible by num_heads, got dim=128 and num_heads=5"),
+        ({"method": "seed", "dim": 6}, "dim must be divisible by the 4 heads, got 6"),
         ({"device": "none"}, "device"),
     ],
 )
@@ -253,8 +251,12 @@ def test_bad_pairs_and_calls(models):
         model.predict([(0, 1)], coordinates=pd.DataFrame())
     with pytest.raises(ValueError, match="coordinates, connectivity and options are part of Regions"):
         model.predict([(0, 1)], complete(), pd.DataFrame())
+    unplaced = complete(placed=False)
     with pytest.raises(ValueError, match="coordinates are not known of these regions"):
-        model.predict([(0, 1)], complete(placed=False))
+        model.predict([(0, 1)], unplaced)
+    for one in ("blend", "seed"):
+        with pytest.raises(ValueError, match="coordinates are not known of these regions"):
+            models[one].explain(*unplaced.names[:2], unplaced)
     for call in (lambda p: p.predict([(0, 1)]), lambda p: p.save("nowhere"), lambda p: p.importance()):
         with pytest.raises(ValueError, match="this ConnectivityPredictor is not fitted yet"):
             call(ConnectivityPredictor())
@@ -268,8 +270,7 @@ def test_bad_pairs_and_calls(models):
 def test_gene_vectors(tmp_path):
     made, rng = complete(), np.random.default_rng(0)
     vectors = GeneVectors([f"g{g}" for g in range(2, GENES + 5)], rng.normal(size=(GENES + 3, 7)).astype(np.float32))
-    options = {**OF_SEED, "architecture": "seed"}
-    predictor = ConnectivityPredictor(**options).fit(made, gene_vectors=vectors)
+    predictor = ConnectivityPredictor(**OF_SEED).fit(made, gene_vectors=vectors)
     assert predictor.regions_.genes == made.genes[2:]
     assert any("11 of 13 genes matched" in note for note in predictor.regions_.notes)
     tokens = predictor.method_.network.tokens
@@ -277,11 +278,13 @@ def test_gene_vectors(tmp_path):
     predictor.save(tmp_path)
     again = ConnectivityPredictor.load(tmp_path)
     assert np.array_equal(again.predict(pairs_once(REGIONS), made), predictor.predict(pairs_once(REGIONS)))
-    with pytest.raises(ValueError, match="gene_vectors are for architecture='seed'"):
+    assert again.gene_vectors_.names == made.genes[2:]
+    assert np.array_equal(again.gene_vectors_.vectors, vectors.vectors[:11])
+    with pytest.raises(ValueError, match="gene_vectors are for method='seed'"):
         ConnectivityPredictor(**QUIET).fit(made, gene_vectors=vectors)
     few = GeneVectors(["G1", "G2"], np.ones((2, 3), np.float32))
     with pytest.raises(ValueError, match="gene_vectors: 2 of 13 genes, such as 'G0', have a vector, at least 10"):
-        ConnectivityPredictor(**options).fit(made, gene_vectors=few)
+        ConnectivityPredictor(**OF_SEED).fit(made, gene_vectors=few)
 
 
 # ---------------------------------------------------------------------- why each method is there
@@ -289,7 +292,7 @@ def test_gene_vectors(tmp_path):
 
 def test_every_method_has_its_reason_in_the_results():
     assert set(METHODS) == set(typing.get_args(hints(PredictorOptions)["method"]))
-    assert set(BASELINES) == set(baselines.METHODS) == set(METHODS) - {"blend", "attention"}
+    assert set(BASELINES) == set(CLASSES) == set(METHODS) - {"blend", "places", "attention", "seed"}
     tables = {path.stem: json.loads(path.read_text())["table"] for path in RESULTS.glob("schaefer_*.json")}
     assert len(tables) == 6
     for name, table in tables.items():

@@ -1,4 +1,4 @@
-"""New expression on another scale than at fit is refused or doubted, and brought there; other regions never are."""
+"""New expression on another scale than at fit is refused or doubted; other regions never are."""
 
 import os
 from pathlib import Path
@@ -11,7 +11,7 @@ from region_methods import write
 from omniset.cli import main
 from omniset.regions import ConnectivityPredictor, read_regions
 from omniset.regions.data import simulate
-from omniset.regions.scaling import check_scale, rescaled
+from omniset.regions.scaling import check_scale
 from omniset.regions.splits import split
 
 QUIET = {"progress": False, "device": "cpu"}
@@ -118,7 +118,7 @@ def test_the_error_says_what_differs_and_what_helps(model, made):
     low, high = np.quantile(model.regions_.expression, (0.25, 0.75))
     message = (
         f"half of its values lie between {10 * low:.1f}.* and {10 * high:.1f}.*, at fit between {low:.2f}.* and "
-        f"{high:.2f}.*. Give it as it was at fit; or.* 10 at least, rescale='genes' .* rescale='ranks'"
+        f"{high:.2f}.*. Process it as that of the fit was"
     )
     with pytest.raises(ValueError, match=message):
         model.predict_matrix(fresh(made, slice(2, 60), lambda x: 10 * x))
@@ -160,66 +160,6 @@ def test_a_method_without_genes_asks_for_no_scale(made):
     pd.testing.assert_frame_equal(found, distance.predict_matrix())
 
 
-# ---------------------------------------------------------------------- what is brought to the scale of the fit
-
-
-def test_by_genes_whatever_is_linear_is_undone(made):
-    x = made.expression.astype(np.float64)
-    slope, shift = np.random.default_rng(1).normal(size=(2, 40))
-    np.testing.assert_allclose(rescaled(x, x * np.abs(slope) * 9 + shift, "genes"), x, atol=1e-9)
-    other = rescaled(x, 50 + 7 * x[:30] ** 2, "genes")
-    np.testing.assert_allclose(other.mean(0), x.mean(0))
-    np.testing.assert_allclose(other.std(0), x.std(0))
-
-
-def test_by_ranks_whatever_is_monotone_is_undone(made):
-    x = made.expression.astype(np.float64)
-    np.testing.assert_allclose(rescaled(x, np.exp(9 * x), "ranks"), x, atol=1e-9)
-    ties = np.repeat([[0.0], [1.0]], 6, 0) * np.ones(40)
-    found = rescaled(x, ties, "ranks")
-    expected = np.quantile(x, [0.25, 0.75], axis=0, method="hazen")
-    np.testing.assert_allclose(found, np.repeat(expected, 6, 0))
-
-
-@pytest.mark.parametrize("how", ["genes", "ranks"])
-def test_what_is_not_measured_stays_so(made, how):
-    x = made.expression.astype(np.float64)
-    new = 10 * x
-    new[3, 5] = np.nan
-    new[:, 7] = np.nan
-    found = rescaled(x, new, how)
-    assert np.array_equal(np.isnan(found), np.isnan(new))
-    new[:, 8] = 2
-    with pytest.warns(UserWarning, match=f"rescale='{how}': 1 gene\\(s\\) are the same in all new regions"):
-        found = rescaled(x, new, how)
-    np.testing.assert_allclose(found[:, 8], x[:, 8].mean() if how == "genes" else np.median(x[:, 8]))
-
-
-@pytest.mark.parametrize("how", ["genes", "ranks"])
-@pytest.mark.parametrize("kind", ["x 10", "z", "log2"])
-def test_rescaled_predictions_are_those_of_the_scale_of_the_fit(model, made, kind, how):
-    same = fresh(made, slice(2, 60))
-    expected = model.predict_matrix(same)
-    other = fresh(made, slice(2, 60), OTHERS[kind])
-    found = model.predict_matrix(other, rescale=how)
-    pairs = np.triu_indices(58, 1)
-    r = np.corrcoef(found.to_numpy()[pairs], expected.to_numpy()[pairs])[0, 1]
-    assert r > (0.9 if kind == "log2" and how == "genes" else 0.999)
-    pair = expected.index[:2].tolist()
-    assert model.predict([pair], other, rescale=how)[0] == pytest.approx(found.loc[*pair], rel=1e-9)
-
-
-def test_what_cannot_be_rescaled(model, made):
-    for options, message in (
-        ({"rescale": "x"}, "rescale must be one of genes, ranks, got 'x'"),
-        ({"rescale": "genes"}, "rescale='genes' needs 10 new regions at least to tell their distribution, got 9"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            model.predict_matrix(fresh(made, slice(0, 9)), **options)
-    with pytest.raises(ValueError, match="rescale comes with expression: without, the regions of fit are meant"):
-        model.predict_matrix(rescale="genes")
-
-
 # ---------------------------------------------------------------------- the shell
 
 
@@ -240,9 +180,6 @@ def test_at_the_shell(made, tmp_path, capsys):
     assert main([*command, *ten, "--out", str(tmp_path / "b.csv")]) == 2
     assert "omniset: error: expression is on another scale than at fit: half of its" in capsys.readouterr().err
     assert not (tmp_path / "b.csv").exists()
-    assert main([*command, *ten, "--rescale", "genes", "--out", str(tmp_path / "b.csv")]) == 0
-    one, other = (pd.read_csv(tmp_path / f"{name}.csv", index_col=0) for name in "ab")
-    np.testing.assert_allclose(one, other, atol=1e-4)
     (2 * table).to_csv(tmp_path / "ten.csv")
     assert main([*command, *ten, "--out", str(tmp_path / "c.csv")]) == 0
     assert "warning: expression may be on another scale than at fit" in capsys.readouterr().err

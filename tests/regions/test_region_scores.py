@@ -117,7 +117,7 @@ def test_fewer_than_three_pairs_have_no_score():
 
 
 def test_bad_pairs():
-    truth, predicted, distance, of_pair = pairs_of()
+    truth, predicted, distance, _ = pairs_of()
     given = {"truth": truth, "predicted": predicted, "distance": distance}
     for name, wrong in itertools.product(given, (np.nan, np.inf)):
         bad = given[name].copy()
@@ -127,12 +127,6 @@ def test_bad_pairs():
     for name in ("predicted", "distance"):
         with pytest.raises(ValueError, match=f"{name} must have a number for each of the 101 pairs, got 97"):
             scores(**{**given, name: given[name][:97]})
-    with pytest.raises(ValueError, match="hemisphere_pairs must have 101 entries, got 97"):
-        scores(truth, predicted, hemisphere_pairs=of_pair[:97])
-    of_pair = of_pair.copy()
-    of_pair[5] = "RL"
-    with pytest.raises(ValueError, match="hemisphere_pairs must be one of 'L', 'R', 'LR', '', got 'RL' at 5"):
-        scores(truth, predicted, hemisphere_pairs=of_pair)
 
 
 # ---------------------------------------------------------------------- what is known of pairs
@@ -153,7 +147,7 @@ def test_hemispheres_of_pairs():
     assert pair_hemispheres(hemisphere, pairs).tolist() == ["L", "LR", "LR", "R", "", "", ""]
     assert pair_hemispheres(["L", "L"], np.array([[0, 1]])).tolist() == ["L"]
     assert pair_hemispheres(hemisphere, pairs[:0]).shape == (0,)
-    with pytest.raises(ValueError, match="hemisphere must be one of 'L', 'R', '', got 'left' at 1"):
+    with pytest.raises(ValueError, match="hemisphere must be 'L', 'R' or '', got 'left' at 1"):
         pair_hemispheres(["L", "left"], np.array([[0, 1]]))
 
 

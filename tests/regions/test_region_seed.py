@@ -1,5 +1,6 @@
 """The seed's network of region pairs: its mathematics in float64, and the mistakes of the original, one by one."""
 
+import itertools
 import math
 import warnings
 
@@ -7,48 +8,55 @@ import pytest
 import torch
 from torch import nn
 
+from omniset.regions import seed as published
 from omniset.regions.seed import BINS, CrossAttention, ExpressionTokens, TokenPooling
 from omniset.testing import relative_error
 
-N, GENES, PAIRS, TOKEN, DIM, HEADS, DEPTH, HIDDEN = 5, 13, 7, 11, 6, 2, 3, (17, 19, 23)
-SIZES = {"genes": GENES, "dim": DIM, "num_heads": HEADS, "depth": DEPTH, "hidden": HIDDEN}
-SIZES |= {"token_dim": TOKEN, "dropout": 0.0}
+N, GENES, TOKEN, DIM, HEADS, DEPTH, HIDDEN = 5, 13, 11, 6, 2, 3, (17, 19, 23)
+SMALL = {"TOKEN_DIM": TOKEN, "HEADS": HEADS, "HIDDEN": HIDDEN}
+REGIONS = torch.arange(N)
 ALL = [(cls, pooling) for cls in ("random", "spatial") for pooling in ("mean", "attention", "cls")]
 every_network = pytest.mark.parametrize("case", ALL, ids="-".join)
 some_networks = pytest.mark.parametrize("case", [ALL[0], ALL[4], ALL[5]], ids="-".join)
 
 
-def network_of(case, learned=False, seed=3, **options):
+def made(cls="random", pooling="mean", vectors=None, dropout=0.0):
+    """A small network, as at its start."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {**SMALL, "DROPOUT": dropout}.items():
+            patch.setattr(published, name, value)
+        return CrossAttention(GENES, DIM, DEPTH, cls, pooling, vectors)
+
+
+def network_of(case, learned=False, dropout=0.0):
     """In eval mode and float64, all parameters and statistics away from their start, so that none can be forgotten."""
-    cls, pooling = case
-    torch.manual_seed(seed)
-    options = {"vectors": None if learned else 2 * torch.randn(GENES, TOKEN)} | SIZES | options
-    options |= {"pooling": pooling, "cls": cls}
+    torch.manual_seed(3)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of pooling="cls", which has a test
-        network = CrossAttention(**options).double()
+        network = made(*case, None if learned else 2 * torch.randn(GENES, TOKEN), dropout).double()
     for parameter in network.parameters():
         parameter.data += 0.3 * torch.randn_like(parameter)
     for module in network.modules():
         if isinstance(module, nn.BatchNorm1d):
             module.running_mean.normal_()
             module.running_var.uniform_(0.5, 2)
-    if cls == "spatial":
+    if case[0] == "spatial":
         network.cls_projection.weight.data *= 30  # against the factor of 0.02
         network.standardise(torch.tensor([9.0, -20, 31]) + torch.tensor([40.0, 20, 11]) * torch.randn(19, 3))
     return network.eval()
 
 
-def regions(absent=True):
-    """Expression beyond [0, 1], some of it missing; region 3 has no genes. Pairs of all kinds; places in mm."""
+def regions():
+    """Expression beyond [0, 1], some of it missing; region 3 has no genes. Places in mm."""
     generator = torch.Generator().manual_seed(7)
     expression = 1.4 * torch.rand(N, GENES, generator=generator) - 0.2
-    if absent:
-        expression[torch.rand(N, GENES, generator=generator) < 0.2] = torch.nan
-        expression[3] = torch.nan
-    pairs = torch.tensor([[0, 1], [1, 0], [2, 4], [4, 0], [3, 1], [0, 3], [2, 2]])
-    coordinates = 50 * torch.randn(N, 3, generator=generator, dtype=torch.float64)
-    return expression, pairs, coordinates
+    expression[torch.rand(N, GENES, generator=generator) < 0.2] = torch.nan
+    expression[3] = torch.nan
+    return expression, 50 * torch.randn(N, 3, generator=generator, dtype=torch.float64)
+
+
+def every_pair(network, expression, coordinates):
+    return network(expression, REGIONS, REGIONS, coordinates)
 
 
 def parameters_of(*modules):
@@ -104,12 +112,10 @@ def token_of(tokens, x, gene):
 
 @pytest.mark.parametrize("learned", [False, True])
 def test_tokens(learned):
-    tokens = ExpressionTokens(GENES, DIM, None if learned else torch.randn(GENES, TOKEN), 17).double()
-    assert tokens.vectors.shape == (GENES, 17 if learned else TOKEN)  # vectors have their own width
-    assert parameters_of(tokens) == sum(p.numel() for p in (*tokens.bin.parameters(), *tokens.project.parameters())) + (
-        GENES * 17 if learned else 0
-    )
-    expression, *_ = regions()
+    tokens = ExpressionTokens(GENES, DIM, None if learned else torch.randn(GENES, TOKEN)).double()
+    assert tokens.vectors.shape == (GENES, published.TOKEN_DIM if learned else TOKEN)  # vectors have their own width
+    assert parameters_of(tokens) == parameters_of(tokens.bin, tokens.project) + learned * tokens.vectors.numel()
+    expression, _ = regions()
     batch = tokens(expression)
     assert torch.equal(batch.multiplicity == 0, expression.isnan())
     assert not batch.elements[expression.isnan()].any()
@@ -123,7 +129,7 @@ def test_tokens(learned):
 
 def test_a_number_of_regions_costs_no_projection(monkeypatch):
     """W is applied to K + genes rows; regions only choose among them."""
-    tokens, rows, linear = ExpressionTokens(GENES, DIM, None, TOKEN), [], nn.functional.linear
+    tokens, rows, linear = ExpressionTokens(GENES, DIM, torch.randn(GENES, TOKEN)), [], nn.functional.linear
 
     def spy(x, *arguments):
         rows.append(x.numel() // TOKEN)
@@ -207,18 +213,23 @@ def oracle(network, case, expression, pairs, coordinates, training=False):
 def test_forward_against_the_oracle(case):
     """Outputs and gradients, in eval mode, and in training with the batch's own statistics in the head."""
     network = network_of(case, learned=case[1] == "mean")
-    given = regions()
+    expression, coordinates = regions()
+    rows, columns = torch.tensor([4, 0, 3]), torch.tensor([1, 0, 2, 3, 4])
+    pairs = torch.cartesian_prod(rows, columns)
     for training in (False, True):
         network.train(training)
         parameters = list(network.parameters())
-        expected = oracle(network, case, *given, training)
-        got = network(*given)
-        assert got.shape == (PAIRS,)
+        expected = oracle(network, case, expression, pairs, coordinates, training)
+        got = network(expression, rows, columns, coordinates)
+        assert got.shape == (3, 5)
+        got = got.flatten()
         assert relative_error(got, expected) < 1e-12
-        upstream = torch.randn(PAIRS, dtype=torch.float64)
-        grads = [torch.autograd.grad(x, parameters, upstream, materialize_grads=True) for x in (got, expected)]
+        upstream = torch.randn(15, dtype=torch.float64)
+        grads = [
+            torch.autograd.grad(x, parameters, upstream, materialize_grads=True) for x in (got.flatten(), expected)
+        ]
         assert relative_error(grads[0], grads[1]) < 1e-10
-        assert len(set(expected.tolist())) == PAIRS or case[1] == "cls"  # or there was nothing to compare
+        assert len(set(expected.tolist())) == 15 or case[1] == "cls"  # or there was nothing to compare
 
 
 # ---------------------------------------------------------------------- mistakes of the original
@@ -229,15 +240,15 @@ def test_every_layer_feeds_the_next(case):
     """Without any one of them, or in another order, the output is another."""
     network = network_of(case)
     given = regions()
-    expected = network(*given)
+    expected = every_pair(network, *given)
     layers = list(network.layers)
     orders = [[x for x in range(DEPTH) if x != gone] for gone in range(DEPTH)] + [[1, 0, 2], [0, 2, 1]]
     for order in orders:
         network.layers = nn.ModuleList(layers[x] for x in order)
-        assert relative_error(network(*given), expected) > 1e-3, order
+        assert relative_error(every_pair(network, *given), expected) > 1e-3, order
     network.layers = nn.ModuleList(layers)
-    assert torch.equal(network(*given), expected)
-    network(*given).sum().backward()
+    assert torch.equal(every_pair(network, *given), expected)
+    every_pair(network, *given).sum().backward()
     assert all(layer.query.weight.grad.abs().max() > 1e-6 for layer in layers)
 
 
@@ -245,52 +256,33 @@ def test_every_layer_feeds_the_next(case):
 def test_cls_is_a_token(case):
     """What it is made of changes the output, in every pooling."""
     network = network_of(case)
-    expression, pairs, coordinates = regions()
-    before = network(expression, pairs, coordinates)
+    expression, coordinates = regions()
+    before = every_pair(network, expression, coordinates)
     if case[0] == "spatial":
-        after = network(expression, pairs, coordinates + 30)
+        after = every_pair(network, expression, coordinates + 30)
     else:
         network.cls.data += 1
-        after = network(expression, pairs, coordinates)
+        after = every_pair(network, expression, coordinates)
     assert ((after - before).abs() > 1e-7).all()
 
 
 @some_networks
 def test_pairs_know_nothing_of_each_other(case):
     network = network_of(case)
-    expression, pairs, coordinates = regions()
-    together = network(expression, pairs, coordinates)
-    for chosen in ([0], [2], [4], [6, 3], [5, 4, 2, 0]):
-        got = network(expression, pairs[chosen], coordinates)
-        assert relative_error(got, together[chosen]) < 1e-13
+    expression, coordinates = regions()
+    together = every_pair(network, expression, coordinates)
+    for rows, columns in (([0], [1]), ([4], [0]), ([3, 1], [1]), ([2], [2, 0, 3])):
+        got = network(expression, torch.tensor(rows), torch.tensor(columns), coordinates)
+        assert relative_error(got, together[rows][:, columns]) < 1e-13
     # Regions of no pair are nothing to it, whatever they are.
     others = torch.cat([expression.flip(0), expression])
     places = torch.cat([torch.full((N, 3), torch.nan, dtype=torch.float64), coordinates])
-    assert relative_error(network(others, pairs + N, places), together) < 1e-13
-
-
-@some_networks
-def test_a_training_batch_of_one(case):
-    """The head takes its running statistics, and leaves them as they are."""
-    network = network_of(case)
-    expression, pairs, coordinates = regions()
-    expected = network(expression, pairs[:1], coordinates)
-    network.train()
-    before = {name: buffer.clone() for name, buffer in network.named_buffers()}
-    got = network(expression, pairs[:1], coordinates)
-    assert torch.equal(got, expected)  # no dropout here
-    got.sum().backward()
-    assert all(p.grad is None or p.grad.isfinite().all() for p in network.parameters())
-    assert all(torch.equal(buffer, before[name]) for name, buffer in network.named_buffers())
-    network(expression, pairs[:2], coordinates)
-    changed = [name for name, buffer in network.named_buffers() if not torch.equal(buffer, before[name])]
-    assert len(changed) == 3 * len(HIDDEN)
-    assert all(name.startswith("head.") for name in changed)
+    assert relative_error(network(others, REGIONS + N, REGIONS + N, places), together) < 1e-13
 
 
 def test_coordinates_are_standardised_with_stored_statistics():
     network = network_of(("spatial", "mean"))
-    expression, pairs, coordinates = regions()
+    expression, coordinates = regions()
     training = torch.tensor([[1.0, -2, 30], [4, -2, 10], [10, -2, 20]])
     network.standardise(training)
     assert relative_error(network.statistics.shift, torch.tensor([5.0, -2, 20])) < 1e-12
@@ -299,71 +291,37 @@ def test_coordinates_are_standardised_with_stored_statistics():
     before = [buffer.clone() for buffer in network.statistics.buffers()]
     for mode in (True, False):
         network.train(mode)
-        network(expression, pairs, coordinates)
-        network(expression, pairs[:1], coordinates)
+        every_pair(network, expression, coordinates)
         assert all(torch.equal(a, b) for a, b in zip(network.statistics.buffers(), before, strict=True))
-    got = network(expression, pairs[:1], coordinates)
+    got = network(expression, REGIONS[:1], REGIONS[1:2], coordinates)
     moved = coordinates.clone()
     moved[2:] *= 100  # regions of other pairs
-    assert torch.equal(network(expression, pairs[:1], moved), got)
-    again = CrossAttention(cls="spatial", **SIZES, vectors=torch.zeros(GENES, TOKEN)).double().eval()
+    assert torch.equal(network(expression, REGIONS[:1], REGIONS[1:2], moved), got)
+    again = made("spatial", vectors=torch.zeros(GENES, TOKEN)).double().eval()
     again.load_state_dict(network.state_dict())
-    assert torch.equal(again(expression, pairs[:1], coordinates), got)
+    assert torch.equal(again(expression, REGIONS[:1], REGIONS[1:2], coordinates), got)
 
 
 def test_order_of_the_genes():
     """Columns and vectors permuted alike change nothing; columns alone do."""
-    expression, pairs, coordinates = regions()
+    expression, coordinates = regions()
     order = torch.randperm(GENES, generator=torch.Generator().manual_seed(2))
     for case in (ALL[0], ALL[4]):
         network = network_of(case)
-        expected = network(expression, pairs, coordinates)
-        alone = network(expression[:, order], pairs, coordinates)
+        expected = every_pair(network, expression, coordinates)
+        alone = every_pair(network, expression[:, order], coordinates)
         network.tokens.vectors = network.tokens.vectors[order]
-        assert relative_error(network(expression[:, order], pairs, coordinates), expected) < 1e-13
+        assert relative_error(every_pair(network, expression[:, order], coordinates), expected) < 1e-13
         assert relative_error(alone, expected) > 1e-4
 
 
-def test_pairs_share_the_tokens_of_regions():
-    """Tokens are made of each distinct region once."""
-    expression, _, coordinates = regions()
-    many = torch.randint(0, 3, (101, 2))
-    for case in ALL:
-        network, seen = network_of(case), []
-        network.tokens.register_forward_pre_hook(lambda module, given, seen=seen: seen.append(len(given[0])))
-        network.layers[0].register_forward_pre_hook(lambda module, given, seen=seen: seen.append(len(given[0])))
-        assert network(expression, many, coordinates).shape == (101,)
-        assert seen == [3, 101]
-
-
-# ---------------------------------------------------------------------- grids
-
-
-@every_network
-@pytest.mark.parametrize("training", [False, True])
-def test_a_grid_is_its_pairs(case, training):
-    network = network_of(case).train(training)
-    expression, _, coordinates = regions()
-    rows, columns = torch.tensor([4, 0, 3]), torch.tensor([1, 0, 2, 3, 4])
-    pairs = torch.cartesian_prod(rows, columns)
-    expected = network(expression, pairs, coordinates).view(3, 5)
-    got = network.grid(expression, rows, columns, coordinates)
-    assert relative_error(got, expected) < 1e-12
-    parameters, upstream = list(network.parameters()), torch.randn(3, 5, dtype=torch.float64)
-    grads = [torch.autograd.grad(x, parameters, upstream, materialize_grads=True) for x in (got, expected)]
-    assert relative_error(grads[0], grads[1]) < 1e-10
-    one = network.eval().grid(expression, rows[2:], columns[3:4], coordinates)  # no gene on either side
-    assert relative_error(one, network(expression, torch.tensor([[3, 3]]), coordinates)[None]) < 1e-12
-    assert network.grid(expression, rows[:0], columns, coordinates).shape == (0, 5)
-
-
-def test_a_grid_costs_no_more_with_more_rows():
+def test_it_costs_no_more_with_more_rows():
     """Beyond K G + 1 queries for each column there is nothing left to compute."""
     network = network_of(("random", "mean"))
     expression, columns, seen = torch.rand(101, GENES), torch.tensor([0, 7]), []
     network.layers[0].register_forward_pre_hook(lambda module, given: seen.append(tuple(given[0].shape[:2])))
-    network.grid(expression, torch.arange(101), columns)
-    network.grid(expression, torch.tensor([5]), columns)
+    network(expression, torch.arange(101), columns)
+    network(expression, torch.tensor([5]), columns)
     assert seen == [(2, 1 + BINS * GENES), (2, 1 + GENES)]
 
 
@@ -375,26 +333,28 @@ def test_pooling_of_large_scores(pooling):
         pool.score[2].weight.data *= 3000
     x = torch.randn(2, 1 + GENES, DIM, dtype=torch.float64)
     members = (torch.rand(5, GENES) < 0.5).double()
-    got = pool.shared(x[:, :1], x[:, 1:], members)
-    multiplicity = torch.cat([torch.ones(5, 1), members], 1).double()
-    for each in range(2):
-        assert relative_error(got[:, each], pool(x[[each]].expand(5, -1, -1), multiplicity)) < 1e-12
+    got = pool(x[:, :1], x[:, 1:], members)
+    for subset, each in itertools.product(range(5), range(2)):
+        rows = x[each, torch.cat([torch.ones(1), members[subset]]) > 0]
+        scores = torch.zeros(len(rows)) if pooling != "attention" else pool.score(rows)[:, 0]
+        expected = rows[0] if pooling == "cls" else scores.double().softmax(0) @ rows
+        assert relative_error(got[subset, each], expected) < 1e-12
 
 
 @pytest.mark.parametrize("cls", ["random", "spatial"])
 def test_attention_is_that_of_torch(cls):
     network = network_of((cls, "mean"))
-    expression, pairs, coordinates = regions()
-    got = network.attention(expression, pairs, coordinates)
-    assert got.shape == (PAIRS, 1 + GENES, GENES)
+    expression, coordinates = regions()
     block = network.layers[-1]
     theirs = nn.MultiheadAttention(DIM, HEADS, batch_first=True).double()
     parts = (block.query, block.key, block.value)
     theirs.in_proj_weight.data = torch.cat([part.weight.data for part in parts])
     theirs.in_proj_bias.data = torch.cat([part.bias.data for part in parts])
     present = ~expression.isnan()
-    for row, (i, j) in enumerate(pairs.tolist()):
-        rows = torch.cat([network._cls(expression, pairs[row : row + 1], coordinates), _genes(network, expression[i])])
+    for i, j in ((0, 1), (1, 0), (2, 4), (3, 1), (0, 3), (2, 2)):
+        got = network.attention(expression[[i, j]], coordinates[[i, j]])
+        first = network._cls(REGIONS[[i]], REGIONS[[j]], coordinates)[0]
+        rows = torch.cat([first, _genes(network, expression[i])])
         keys = _genes(network, expression[j])
         for before in list(network.layers)[:-1]:
             rows = layer_of(before, rows, keys)
@@ -403,8 +363,8 @@ def test_attention_is_that_of_torch(cls):
             _, weights = theirs(rows, keys, keys)
             at = torch.cat([torch.tensor([True]), present[i]])
             expected[at.nonzero(), present[j].nonzero()[:, 0]] = weights
-            assert relative_error(got[row, at].sum(-1), torch.ones(int(at.sum()), dtype=torch.float64)) < 1e-13
-        assert relative_error(got[row], expected) < 1e-12
+            assert relative_error(got[at].sum(-1), torch.ones(int(at.sum()), dtype=torch.float64)) < 1e-13
+        assert relative_error(got, expected) < 1e-12
 
 
 def _genes(network, expression):
@@ -415,13 +375,12 @@ def _genes(network, expression):
 def test_cls_pooling_knows_no_gene_of_region_i():
     """So it is in the document: CLS attends to region j, and nothing else is read."""
     with pytest.warns(UserWarning, match="pooling='cls' lets no gene of region i into the prediction"):
-        CrossAttention(pooling="cls", **SIZES)
-    expression, _, coordinates = regions()
+        made(pooling="cls")
+    expression, coordinates = regions()
     changed = expression.clone()
     changed[0] = 1 - changed[0]
     for case in ALL:
-        network = network_of(case)
-        there, back = (network(x, torch.tensor([[0, 1], [1, 0]]), coordinates) for x in (expression, changed))
+        there, back = (every_pair(network_of(case), x, coordinates)[[0, 1], [1, 0]] for x in (expression, changed))
         same = case[1] == "cls"
         assert (abs(there[0] - back[0]) < 1e-13) == same
         assert abs(there[1] - back[1]) > 1e-6
@@ -429,20 +388,20 @@ def test_cls_pooling_knows_no_gene_of_region_i():
 
 def test_vectors_are_frozen_and_stored_once():
     vectors = torch.randn(GENES, TOKEN)
-    network = CrossAttention(**SIZES, vectors=vectors).eval()
-    expression, pairs, _ = regions()
-    before = network(expression, pairs)
+    network = made(vectors=vectors).eval()
+    expression, _ = regions()
+    before = every_pair(network, expression, None)
     state = network.state_dict()
     assert [name for name, tensor in state.items() if tensor.shape == vectors.shape] == ["tokens.vectors"]
     assert torch.equal(state["tokens.vectors"], vectors)
     assert "tokens.vectors" not in dict(network.named_parameters())
     vectors.zero_()  # the caller's, of which the network has a copy
-    assert torch.equal(network(expression, pairs), before)
-    assert "tokens.vectors" in dict(CrossAttention(**SIZES).named_parameters())
+    assert torch.equal(every_pair(network, expression, None), before)
+    assert "tokens.vectors" in dict(made().named_parameters())
 
 
 def test_the_start_of_cls():
-    start = torch.cat([CrossAttention(**SIZES).cls.detach() for _ in range(11)])
+    start = torch.cat([made().cls.detach() for _ in range(11)])
     assert start.shape == (66,)
     assert 0.015 < start.std() < 0.025
     assert start.abs().max() < 0.1
@@ -451,69 +410,9 @@ def test_the_start_of_cls():
 def test_dropout():
     """In attention, FFN and head in training; off in eval."""
     given = regions()
-    for case in ALL[:1]:
-        network = network_of(case, dropout=0.3)
-        rates = [module.p for module in network.modules() if isinstance(module, nn.Dropout)]
-        assert rates == [0.3] * (2 * DEPTH + len(HIDDEN))
-        assert torch.equal(network(*given), network(*given))
-        network.train()
-        assert relative_error(network(*given), network(*given)) > 1e-3
-
-
-def cross(**options):
-    return lambda: CrossAttention(**(SIZES | options))
-
-
-def asked(method="forward", cls="random", expression=None, pairs=None, coordinates="theirs", **options):
-    def ask():
-        network = network_of((cls, "mean"))
-        given = regions()
-        places = given[2] if isinstance(coordinates, str) else coordinates
-        given = (given[0] if expression is None else expression, given[1] if pairs is None else pairs, places)
-        return getattr(network, method)(*given, **options)
-
-    return ask
-
-
-def bad_places():
-    places = regions()[2]
-    places[4, 1] = torch.inf
-    return places
-
-
-def grid(rows, columns):
-    return lambda: network_of(ALL[0]).grid(regions()[0], torch.tensor(rows), torch.tensor(columns))
-
-
-def standardise(case, places):
-    return lambda: network_of(ALL[case]).standardise(places)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (cross(genes=0), "genes must be an integer >= 1, got 0"),
-        (cross(token_dim=0), "token_dim must be an integer >= 1, got 0"),
-        (cross(depth=0), "depth must be an integer >= 1, got 0"),
-        (cross(dim=7), "dim must be divisible by num_heads, got dim=7 and num_heads=2"),
-        (cross(hidden=(5, 0)), "hidden must be an integer >= 1, got 0"),
-        (cross(cls="place"), "cls must be one of random, spatial, got 'place'"),
-        (cross(pooling="max"), "pooling must be one of mean, attention, cls, got 'max'"),
-        (cross(vectors=torch.zeros(5, TOKEN)), r"must be \(genes, token_dim\) = \(13, >= 1\), got \(5, 11\)"),
-        (cross(vectors=torch.full((GENES, 7), torch.nan)), "vectors must be finite, that of gene 0 is not"),
-        (asked(expression=torch.zeros(N, 3)), "expression must have 13 genes, got 3"),
-        (asked(pairs=torch.tensor([[0, 5]])), "pairs must be >= 0 and < 5, the number of regions; got 5"),
-        (asked(pairs=torch.tensor([[0, -2]])), "pairs must be >= 0 and < 5, the number of regions; got -2"),
-        (grid([0], [5]), "columns must be >= 0 and < 5, the number of regions; got 5"),
-        (grid([-1], [4]), "rows must be >= 0 and < 5, the number of regions; got -1"),
-        (asked(cls="spatial", coordinates=None), "coordinates must be given: the model was made with cls='spatial'"),
-        (asked(cls="spatial", coordinates=bad_places()), r"must be finite, those of region 4 are \[.*, inf, .*\]"),
-        (lambda: CrossAttention(cls="spatial", **SIZES)(*regions()), "cannot be read before standardise was called"),
-        (standardise(0, regions()[2]), "cls='random' reads no coordinates"),
-        (standardise(3, bad_places()), "coordinates must be finite, those of region 4 are"),
-        (standardise(3, torch.zeros(0, 3)), "coordinates must be those of at least one region"),
-    ],
-)
-def test_bad_arguments(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
+    network = network_of(ALL[0], dropout=0.3)
+    rates = [module.p for module in network.modules() if isinstance(module, nn.Dropout)]
+    assert rates == [0.3] * (2 * DEPTH + len(HIDDEN))
+    assert torch.equal(every_pair(network, *given), every_pair(network, *given))
+    network.train()
+    assert relative_error(every_pair(network, *given), every_pair(network, *given)) > 1e-3

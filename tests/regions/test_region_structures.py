@@ -5,8 +5,7 @@ import pandas as pd
 import pytest
 
 from omniset.regions import ConnectivityPredictor, read_regions
-from omniset.regions.coordinates import read_coordinates, structure_of_name, structure_of_text
-from omniset.regions.evaluate import groups_of
+from omniset.regions.atlas_coordinates import groups_of, read_coordinates, structure_of_name, structure_of_text
 
 
 def words(text):

@@ -135,7 +135,6 @@ def predict(
     expression: Path | None = None,
     coordinates: Path | None = None,
     out: Path = Path("predicted.csv"),
-    rescale: Literal["genes", "ranks"] | None = None,
     aliases: Path | None = None,
     **options: Any,
 ) -> None:
@@ -149,9 +148,6 @@ def predict(
         expression: Of other regions than those that were learned from. null: those.
         coordinates: Of these other regions, as for fit.
         out: Of pairs a table with the column connectivity, of a matrix a square one: .csv, .tsv or .parquet; or .npy.
-        rescale: For expression on another scale than at fit, where the new regions are a sample like those of the fit,
-            and 10 at least. "genes": each gene is taken to its mean and deviation at fit; "ranks": to its distribution
-            there, by rank. null: such expression is refused.
         aliases: Table of two columns, alias and name, for genes that are spelled otherwise than in the model.
     """
     import numpy as np
@@ -175,12 +171,12 @@ def predict(
     with noted() as warnings:
         regions = files.others()
         if pairs is None:
-            matrix = predictor.predict_matrix(regions, rescale=rescale)
+            matrix = predictor.predict_matrix(regions)
             table = matrix.reset_index(names="region")
             what = f"{len(matrix):,} x {len(matrix):,} regions"
         else:
             listed = read_pairs(pairs, (regions or predictor.regions_).names)
-            table = listed.assign(connectivity=predictor.predict(listed, regions, rescale=rescale))
+            table = listed.assign(connectivity=predictor.predict(listed, regions))
             what = many(len(listed), "pair")
         if array:
             with replacing(out) as temporary, open(temporary, "wb") as file:
@@ -193,22 +189,20 @@ def predict(
 
 
 @takes(Reading)
-@takes(PredictorOptions)
+@takes(PredictorOptions, "epochs", "seed", "device", "progress", as_at_fit=True)
 @takes(Saving, "replace")
 def evaluate(
     expression: Path | None = None,
     connectivity: Path | None = None,
     coordinates: Path | None = None,
     out: Path = Path("evaluation"),
+    model: Path | None = None,
     methods: str | None = None,
     resume: bool = False,
     split: Literal["bilateral", "spatial", "random"] = "bilateral",
     folds: int = 4,
     seeds: int = 3,
     null: int = 0,
-    null_kinds: str = "spin",
-    spins: Path | None = None,
-    gene_vectors: Path | None = None,
     aliases: Path | None = None,
     **options: Any,
 ) -> None:
@@ -222,39 +216,33 @@ def evaluate(
         coordinates: Table with x, y and z of each region in mm, or the name of an atlas, as for fit. null: random
             splits only, and no nulls.
         out: Folder for the report, metrics.json, scores.csv.gz (every test pair of every method), rows of every seed.
+        model: Folder that fit wrote: what is evaluated is a model of its options, and of its gene vectors, fitted
+            anew in each fold. null: the default.
         split: "bilateral": each fold is a neighbourhood and its mirror image, far from most of what is learned from;
             "spatial": a neighbourhood, most of whose mirror image is learned from; "random": any regions. Regions are
             held back in the same way to choose by within those learned from.
         folds: One of which is left out at a time.
         seeds: How often the regions are divided anew.
-        null: Nulls of each kind: maps of genes that mean nothing. A kernel ridge that is quickly fitted, of genes and
-            of genes and places, says what they reach; 1,000 take minutes.
-        null_kinds: Separated by commas: "spin", a rotation of the cortex; "variogram", surrogates that are as smooth as
-            the genes, alike in both hemispheres.
-        spins: Spins made elsewhere, as by neuromaps: .npy or a table of positions from 0. null: none.
+        null: Null models of each kind, maps of genes that mean nothing: spins, rotations of the cortex; and variogram
+            surrogates, as smooth as the genes, alike in both hemispheres. A kernel ridge that is quickly fitted, of
+            genes and of genes and places, says what they reach; 1,000 take minutes.
         methods: To compare with, separated by commas: ridge, boosting, geometry. null: all of them.
-        gene_vectors: For "seed": vectors of genes, such as gene2vec's. null: learned.
         resume: Keep what is done in the same folder.
         aliases: Table of two columns, alias and name, for genes that are spelled otherwise than in the model.
     """
     needed(expression=expression, connectivity=connectivity)
     from omniset.regions import ConnectivityPredictor, report
     from omniset.regions import evaluate as evaluation
-    from omniset.regions.nulls import read_spins
     from omniset.regions.splits import split as divided
     from omniset.report import multiqc
     from omniset.report.run import working_folder
     from omniset.runs.console import telling
-    from omniset.tables.gene_vectors import read_gene_vectors
 
     files = Files(expression, connectivity, coordinates, aliases)
-    model = given(PredictorOptions, options)
-    predictor = ConnectivityPredictor(**model)
+    predictor = ConnectivityPredictor() if model is None else ConnectivityPredictor.load(model)
+    predictor.set_params(**{n: value for n, value in given(PredictorOptions, options).items() if value is not None})
     predictor.check_arguments()  # before a folder of rows is made
-    if gene_vectors is not None and predictor.architecture != "seed":
-        raise ValueError("gene_vectors are for architecture='seed'")
-    vectors = None if gene_vectors is None else read_gene_vectors(gene_vectors)
-    about: dict[str, Any] = {"reads": [*files, gene_vectors, spins], "resume": resume}
+    about: dict[str, Any] = {"reads": [*files, model], "resume": resume}
     with working_folder(out, "regions", "evaluation", seed=predictor.seed, **about) as folder:
         regions = files.regions(**given(Reading, options))
         divided(split, regions, folds, predictor.seed)
@@ -265,14 +253,12 @@ def evaluate(
             folds=folds,
             seeds=seeds,
             null=null,
-            null_kinds=words(null_kinds) or (),
-            spun=None if spins is None else read_spins(spins, len(regions)),
             methods=words(methods),
-            gene_vectors=vectors,
+            gene_vectors=None if model is None else predictor.gene_vectors_,
             folder=folder.path,
             resume=resume,
             say=talk,
-            **{**model, "progress": False},
+            **{**predictor.get_params(), "progress": False},
         )
         talk("writing the report")
         found.comparison.write_rows(folder.path / "scores.csv.gz")
@@ -294,10 +280,8 @@ def explain_pair(
     expression: Path | None = None,
     coordinates: Path | None = None,
     out: Path = Path("explanation"),
-    top: int = 100,
     nulls: int = 1000,
     gene_sets: Path | None = None,
-    rescale: Literal["genes", "ranks"] | None = None,
     aliases: Path | None = None,
     **options: Any,
 ) -> None:
@@ -311,13 +295,11 @@ def explain_pair(
         model: Folder that fit wrote.
         expression: Of other regions than those that were learned from. null: those.
         coordinates: Of these other regions, as for fit.
-        out: Folder for pairs.tsv (what is read from; of "seed" attention of genes to genes), genes.tsv (importance of
-            every gene with p and q, which is also the background of enrichment tools), sets.tsv and a report.
-        top: Rows of attention.
+        out: Folder for pairs.tsv (what is read from, 100 rows for each region; of "seed" attention of genes to genes),
+            genes.tsv (importance of every gene with p and q, which is also the background of enrichment tools),
+            sets.tsv and a report.
         nulls: Spun maps of each gene, which p values are from.
         gene_sets: GMT file of sets of genes whose importance is wanted. null: none.
-        rescale: For expression on another scale than at fit: "genes" takes each gene to its mean and deviation at fit,
-            "ranks" to its distribution there. null: such expression is refused.
         aliases: Table of two columns, alias and name, for genes that are spelled otherwise than in the model.
     """
     from omniset.regions import ConnectivityPredictor, report
@@ -329,7 +311,7 @@ def explain_pair(
     with working_folder(out, "regions", "explanation", reads=[*files, model, gene_sets]) as folder:
         predictor = ConnectivityPredictor.load(model).set_params(**given(Computing, options))
         regions = files.others()
-        looked = predictor.explain(first, second, regions, top=top, rescale=rescale)
+        looked = predictor.explain(first, second, regions)
         importance = _importance(predictor, telling(predictor.progress), nulls, gene_sets)
         tables = {"pairs": looked, **dict(zip(("genes", "sets"), importance or (), strict=False))}
         tables = {name: table for name, table in tables.items() if len(table)}

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Shaped
 
-from omniset.regions.baselines import Boosting, KernelRidge
 from omniset.regions.data import Pairs, PairValues, Regions, known_pairs
-from omniset.regions.method import Method
+from omniset.regions.kernel_ridge import KernelRidge
+from omniset.regions.methods import Boosting, Method
 from omniset.regions.scores import pearson
 from omniset.regions.set_attention import SetAttention
 from omniset.regions.splits import FEWEST, held_back

@@ -56,24 +56,13 @@ HDF5 = b"\x89HDF\r\n\x1a\n"
 
 
 @dataclass
-class Unread:
-    """An array that is not read, since that would run code of the file, or that nobody knows how to read.
-
-    Attributes:
-        shape: Its own; None: not known.
-    """
-
-    shape: tuple[int, ...] | None = None
-
-
-@dataclass
 class Beside:
     """An array beside the numbers that may hold the names of the regions.
 
     Attributes:
         key: What the file calls it.
         shape: None: not known.
-        texts: What it says; None: that cannot be read.
+        texts: What it says; None: it is not read, since that would run code of the file, or nobody knows how to.
         numbers: They were numbers.
     """
 
@@ -601,7 +590,7 @@ def _npz(path: Path) -> Grid:
             except ValueError as error:
                 if "allow_pickle" not in str(error):
                     raise
-                arrays[key] = Unread(_shape(file.zip, key))
+                arrays[key] = Beside(key, _shape(file.zip, key), None)
         return _chosen(arrays, str(path))
 
 
@@ -619,19 +608,12 @@ def _mat(path: Path) -> Grid:
         head = file.read(520)
     with clear_errors(name, "is no .mat file of MATLAB, or damaged"):
         if HDF5 not in (head[:8], head[512:]):  # v7.3 has a header of its own before that of HDF5
-            return _chosen({key: _variable(key, value) for key, value in read_mat(path).items()}, name)
+            held = read_mat(path).items()  # what is no array is its shape and its texts
+            return _chosen({key: Beside(key, *one) if isinstance(one, tuple) else one for key, one in held}, name)
         h5py = needed("h5py", name)
         check_hdf5(path, whole=True)
         with h5py.File(path, "r") as file:
             return _chosen(dict(_variables_of_hdf5(file)), name)
-
-
-def _variable(key: str, value: Any) -> Any:
-    """One of a file before v7.3: an array, or the shape and the texts of what is none."""
-    if not isinstance(value, tuple):
-        return value
-    shape, entries = value
-    return Unread() if shape is None else Beside(key, shape, entries)
 
 
 def _variables_of_hdf5(file: Any) -> Iterator[tuple[str, Any]]:
@@ -645,7 +627,7 @@ def _variables_of_hdf5(file: Any) -> Iterator[tuple[str, Any]]:
         if not hasattr(held, "dtype") or "MATLAB_empty" in held.attrs:
             continue
         if "MATLAB_object_decode" in held.attrs:  # a string, a table
-            yield key, Unread()
+            yield key, Beside(key, None, None)
         elif held.dtype.kind == "O":
             yield key, np.array([text(file[reference]) for reference in np.ravel(held[()])])
         elif held.attrs.get("MATLAB_class") == b"char":
@@ -658,7 +640,7 @@ def _chosen(arrays: dict[str, Any], name: str) -> Grid:
     """The array of a file that is the connectivity, and what of the others may be names."""
     numbers = {}
     for key, value in arrays.items():
-        if isinstance(value, Unread | Beside):
+        if isinstance(value, Beside):
             continue
         array = np.asarray(value)
         if array.dtype.kind in "biuf" and array.ndim in (1, 2, 3) and array.size > 1:
@@ -683,8 +665,6 @@ def _beside(key: str, value: Any) -> Beside | None:
     """None: numbers that are no names."""
     if isinstance(value, Beside):
         return value
-    if isinstance(value, Unread):
-        return Beside(key, value.shape, None)
     array = np.asarray(value)
     if array.dtype.kind not in "biufc":
         return Beside(key, array.shape, texts(array) or None)

@@ -15,6 +15,7 @@ from jaxtyping import Float, Int
 from scipy.spatial.distance import cdist
 
 LEFT, RIGHT = "L", "R"
+LABELS = ("hemisphere", "network", "structure")
 Pairs = Int[np.ndarray, "pairs 2"]
 PairValues = Float[np.ndarray, " pairs"]
 Places = Float[np.ndarray, "regions 3"]
@@ -68,7 +69,7 @@ class Regions:
             "coordinates": None if self.coordinates is None else self.coordinates[rows],
             "connectivity": None if self.connectivity is None else self.connectivity[np.ix_(rows, rows)],
         }
-        for name in ("names", "hemisphere", "network", "structure"):
+        for name in ("names", *LABELS):
             values = getattr(self, name)
             taken[name] = None if values is None else [values[i] for i in rows]
         return replace(self, **taken)

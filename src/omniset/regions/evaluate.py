@@ -4,15 +4,14 @@ Regions are divided into folds; a method learns from the pairs among the regions
 pairs within that one: both regions of a test pair are new. Bilateral folds are neighbourhoods with their mirror images,
 so that a test region has few neighbours, and no twin, among those learned from. What genes add is what ours has more
 than the same methods with places alone; and what a closed form has more with expression than with maps that mean
-nothing, see `omniset.regions.nulls.null_test`.
+nothing, see `omniset.regions.null_models.null_test`.
 """
 
 from __future__ import annotations
 
 import math
 import time
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -22,9 +21,8 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
 
-from omniset.regions.coordinates import groups_of
 from omniset.regions.data import Pairs, PairValues, Regions, known_pairs, matrix_of
-from omniset.regions.nulls import KINDS, NullResult, Spins, distortion, maps_of, null_test, spins, surrogates
+from omniset.regions.null_models import KINDS, NullResult, maps_of, null_test, surrogates
 from omniset.regions.options import BASELINES
 from omniset.regions.predictor import LEAST, ConnectivityPredictor
 from omniset.regions.scores import pair_distance, pair_hemispheres, pearson, pearson_of_draws, scores
@@ -43,7 +41,6 @@ METRICS = ("pearson", "spearman", "r2", "mse", "slope")
 PARTS = ("pearson_short", "pearson_mid", "pearson_long", "pearson_left", "pearson_right", "pearson_between")
 PLACES = "places only"  # ours without genes
 BINS = 6  # of distance
-MEASURED = 100  # spins, at most, whose distortion is measured
 
 
 def distances_of(regions: Regions, pairs: Pairs) -> PairValues | None:
@@ -156,19 +153,6 @@ class Evaluation:
         return rows
 
     @cached_property
-    def distances_kept(self) -> float | None:
-        """Pearson's r of distances before and after a spin, mean over spins; None without spins."""
-        regions = self.regions
-        spun = next((len(one.nulls) for one in self.nulls if one.kind == "spin"), 0)
-        if not spun or regions.coordinates is None:
-            return None
-        number = min(spun, MEASURED)
-        turned = spins(regions.coordinates, regions.hemisphere, number, self.seeds[0], groups_of(regions))
-        kept = distortion(regions.coordinates, regions.hemisphere, turned)
-        kept = kept[np.isfinite(kept)]
-        return float(kept.mean()) if len(kept) else None
-
-    @cached_property
     def comparison(self) -> Comparison:
         """Pearson's r of every method: a row per seed, test pair and method. What is drawn again are brain regions."""
         assert self.regions.connectivity is not None
@@ -207,22 +191,13 @@ class Evaluation:
         return pd.DataFrame.from_dict(table, orient="index").sort_values("pearson", ascending=False)
 
     def lines(self) -> Iterator[str]:
-        """For a console: methods, best first, the nulls, the verdict and the gates."""
+        """For a console: what genes add, the nulls, methods, the verdict and the gates."""
         number = many(len(self.seeds), "seed")
         yield f"\n{self.split.capitalize()} split, {self.by_fold['fold'].nunique()} folds x {number}."
         if self.genes_add():
             yield self.genes_add()
         if np.isfinite(self.twinned):
             yield f"The mirror image of {self.twinned:.0%} of the test pairs is among the pairs learned from."
-        yield "Pearson's r between regions that were not seen, with a 95 % interval; slope: 1 is calibrated\n"
-        yield f"  {'':20}{'r':>8}{'interval':>18}{'Spearman':>10}{'R2':>8}{'slope':>8}{'fit, s':>9}"
-        for method, row in self.table().iterrows():
-            r, low, high, spearman, r2, slope = (
-                "-" if np.isnan(row[name]) else f"{row[name]:.3f}"
-                for name in ("pearson", "pearson_low", "pearson_high", "spearman", "r2", "slope")
-            )
-            scores = f"{r:>8}{f'{low} to {high}':>18}{spearman:>10}{r2:>8}{slope:>8}"
-            yield f"  {method:20}{scores}{row['seconds']:>9,.1f}"
         for one in self.nulls:
             about = one.as_dict()
             ends = f"{about['gain_low']:+.3f} to {about['gain_high']:+.3f}"
@@ -230,7 +205,7 @@ class Evaluation:
                 f"  null, {one.kind}: a kernel ridge of {one.what} reaches {one.observed:.3f}, {about['mean']:.3f} "
                 f"with {len(one.nulls):,} nulls: {about['gain']:+.3f} ({ends}), p {one.p:.3g}"
             )
-        yield from self.comparison.lines([])
+        yield from self.comparison.lines()
 
     def numbers(self) -> dict[str, Any]:
         """What is known beside the comparison and the predictions."""
@@ -258,12 +233,10 @@ def evaluate(
     folds: int = 4,
     seeds: int = 3,
     null: int = 0,
-    null_kinds: Sequence[str] = ("spin",),
-    spun: Spins | None = None,
     methods: Sequence[str] | None = None,
     variants: Mapping[str, dict[str, Any]] | None = None,
     mine: bool = True,
-    gene_vectors: GeneVectors | str | Path | None = None,
+    gene_vectors: GeneVectors | None = None,
     folder: str | Path | None = None,
     resume: bool = False,
     say: Callable[[str], None] = lambda line: None,
@@ -276,9 +249,7 @@ def evaluate(
         split_by: "bilateral", "spatial" or "random"; regions are also held back so within the training regions.
         folds: Of each seed.
         seeds: Divisions, from the first seed on.
-        null: Nulls of each kind, for the folds of the first seed.
-        null_kinds: Of `omniset.regions.nulls.KINDS`.
-        spun: Spins made elsewhere, which are a kind of their own: see `omniset.regions.nulls.as_spins`.
+        null: Nulls of each of `omniset.regions.null_models.KINDS`, for the folds of the first seed.
         methods: Baselines, of `omniset.regions.options.BASELINES`. None: all, but the method that ours is itself.
         variants: Further models of ours: a name, and what differs in `arguments`.
         mine: Run ours as given by `arguments`; the default also without genes.
@@ -293,23 +264,19 @@ def evaluate(
             and nobody knows, or a folder with rows of other arguments or data.
     """
     first = arguments.pop("seed", 0)
-    arguments = {**arguments, "held_out": split_by}
     # A baseline that ours is itself would tie with it.
     chosen = [n for n in BASELINES if n != arguments.get("method")] if methods is None else list(methods)
-    models: dict[str, dict[str, Any]] = {name: {"method": name, "held_out": split_by} for name in chosen}
+    models: dict[str, dict[str, Any]] = {name: {"method": name} for name in chosen}
     models |= {OURS: arguments} if mine else {}
-    default = {"architecture": "multiset", "method": "blend", "genes": True}
-    if mine and regions.placed and {**default, **arguments}.items() >= default.items():
-        models[PLACES] = {**arguments, "genes": False}
+    if mine and regions.placed and arguments.get("method", "blend") == "blend":
+        models[PLACES] = {**arguments, "method": "places"}
     models |= {name: {**arguments, **more} for name, more in (variants or {}).items()}
-    nulls = {**dict.fromkeys(null_kinds if null else (), null), **({} if spun is None else {"file": len(spun)})}
     for name, value, least in (("folds", folds, 2), ("seeds", seeds, 1), ("null", null, 0)):
         if value < least:
             raise ValueError(f"{name} must be >= {least}, got {value}")
     _check_names("split_by", [split_by], SPLITS)
     _check_names("methods", chosen, BASELINES)
-    _check_names("null_kinds", null_kinds, KINDS)
-    if nulls and not regions.placed:
+    if null and not regions.placed:
         raise ValueError("null needs coordinates of every region, which are not known")
     _check_models(models, regions, folds)
     parts = {seed: split(split_by, regions, folds, seed) for seed in range(first, first + seeds)}
@@ -321,12 +288,12 @@ def evaluate(
 
     done: dict[str, list[Done]] = {}
     for model, options in models.items():
-        vectors = gene_vectors if options.get("architecture") == "seed" else None
-        runs = [_Run(regions, parts[seed], model, options, seed, vectors) for seed in parts]
+        vectors = gene_vectors if options.get("method") == "seed" else None
+        runs = [_Run(regions, parts[seed], split_by, model, options, seed, vectors) for seed in parts]
         done[model] = [keep(f"{model}_{run.seed}_scores", run.about(), partial(run.scored, say)) for run in runs]
     tested: list[NullResult] = []
-    for kind, number in nulls.items():
-        tested += _null_results(regions, parts[first], kind, number, first, spun, keep, say)
+    for kind in KINDS if null else ():
+        tested += _null_results(regions, parts[first], kind, null, first, keep, say)
     fold_of = np.zeros((seeds, len(regions)), dtype=np.int64)
     for row, of_seed in zip(fold_of, parts.values(), strict=True):
         for fold, rows in enumerate(of_seed):
@@ -368,27 +335,19 @@ def _null_results(
     kind: str,
     number: int,
     seed: int,
-    spun: Spins | None,
     keep: Callable[[str, dict[str, Any], Callable[[], Done]], Done],
     say: Callable[[str], None],
 ) -> list[NullResult]:
-    """The closed form of `omniset.regions.nulls.null_test` beside nulls of a kind."""
+    """The closed form of `omniset.regions.null_models.null_test` beside nulls of a kind."""
 
     def work() -> Done:
         say(f"{number:,} nulls, {kind}")
-        assert regions.coordinates is not None
-        maps = maps_of(regions)
-        nulls: Iterable[np.ndarray]
-        if spun is not None and kind == "file":
-            nulls = (maps[rows] for rows in spun)
-        else:
-            nulls = surrogates(kind, maps, regions.coordinates, regions.hemisphere, number, seed, groups_of(regions))
+        nulls = surrogates(kind, maps_of(regions), regions, number, seed)
         found = null_test(regions, parts, kind, nulls)
         facts = {"observed": [one.observed for one in found], "what": [one.what for one in found]}
         return Done({**facts, "provenance": provenance(seed)}, None, {one.what: one.nulls for one in found})
 
-    crc = {} if kind != "file" or spun is None else {"spins": zlib.crc32(np.ascontiguousarray(spun).tobytes())}
-    unit = keep(f"null_{kind}_{number}_{seed}", crc, work)
+    unit = keep(f"null_{kind}_{number}_{seed}", {}, work)
     observed = zip(unit.facts["what"], unit.facts["observed"], strict=True)
     return [NullResult(what, kind, value, unit.arrays[what]) for what, value in observed]
 
@@ -399,14 +358,15 @@ class _Run:
 
     regions: Regions
     parts: list[Int[np.ndarray, " _"]]  # folds, which differ in size
+    split: str
     model: str
     options: dict[str, Any]
     seed: int
-    vectors: Any
+    vectors: GeneVectors | None
 
     def about(self) -> dict[str, Any]:
         """What tells its model from others."""
-        vectors = {"gene_vectors": self.vectors.checksum()} if isinstance(self.vectors, GeneVectors) else {}
+        vectors = {} if self.vectors is None else {"gene_vectors": self.vectors.checksum()}
         options = ConnectivityPredictor(**self.options).plain()
         del options["seed"]
         return {**options, **vectors}
@@ -420,7 +380,7 @@ class _Run:
             start = time.perf_counter()
             predictor = ConnectivityPredictor(**{"progress": False, **self.options}, seed=self.seed)
             learn = np.setdiff1d(np.arange(len(self.regions)), test)
-            predictor.fit_rows(self.regions, learn, gene_vectors=self.vectors)
+            predictor.fit_rows(self.regions, learn, gene_vectors=self.vectors, held_out=self.split)
             within = self.regions.take(test)
             pairs, truth = known_pairs(within)
             predicted = predictor.method_.predict(predictor.aligned(within), pairs)

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import scipy.sparse as sp
-from jaxtyping import Float
 
 from omniset.regions.files import (
     LARGEST,
@@ -101,45 +100,33 @@ the first three; else the first column, or the index |
     return expressions[0] if len(expressions) == 1 else _mean_of_donors(expressions)
 
 
-@dataclass
-class _Table:
-    """Numbers with names for rows and columns, whichever of them are the genes."""
-
-    name: str
-    rows: list[str]
-    columns: list[str]
-    values: Float[np.ndarray, "rows columns"]
-    notes: list[str] = field(default_factory=list)
-
-    def turned(self) -> _Table:
-        return _Table(self.name, self.columns, self.rows, self.values.T, self.notes)
-
-
 def _expression(source: Any, name: str, aliases: Mapping[str, str], known: set[str]) -> Expression:
-    table = _expression_table(source, name)
-    if not table.values.size:
-        raise ValueError(f"{name} must have regions and genes, it has {len(table.rows)} x {len(table.columns)}")
-    table.rows, table.columns = ids_of(table.rows), ids_of(table.columns)
-    table = _genes_in_columns(table, aliases, known)
-    check_names(table.rows, name)
-    if "" in table.columns:
-        raise ValueError(f"{name}: gene {table.columns.index('') + 1:,} has no name")
+    table, notes = _expression_table(source, name)
+    if not table.size:
+        raise ValueError(f"{name} must have regions and genes, it has {len(table)} x {table.shape[1]}")
+    table.index, table.columns = pd.Index(ids_of([*table.index])), pd.Index(ids_of([*table.columns]))
+    table = _genes_in_columns(table, name, aliases, known, notes)
+    rows, columns, values = table.index.tolist(), table.columns.tolist(), table.to_numpy()
+    check_names(rows, name)
+    if "" in columns:
+        raise ValueError(f"{name}: gene {columns.index('') + 1:,} has no name")
     with np.errstate(invalid="ignore"):  # some NaN of damaged files make NumPy warn
-        bad = np.argwhere(np.abs(table.values) > LARGEST)
+        bad = np.argwhere(np.abs(values) > LARGEST)
     if len(bad):
         row, column = bad[0]
         raise ValueError(
-            f"{name}: region {table.rows[row]!r}, gene {table.columns[column]!r} is {table.values[row, column]:g}, it "
-            "must be finite, at most 3.4e38, or NaN where nothing was measured"
+            f"{name}: region {rows[row]!r}, gene {columns[column]!r} is {values[row, column]:g}, it must be finite, at "
+            "most 3.4e38, or NaN where nothing was measured"
         )
-    return _one_column_a_gene(table, aliases)
+    return Expression(_one_column_a_gene(table, name, aliases, notes), notes)
 
 
-def _expression_table(source: Any, name: str) -> _Table:
+def _expression_table(source: Any, name: str) -> tuple[pd.DataFrame, list[str]]:
+    """Numbers with names for rows and columns, whichever of them are the genes; and notes."""
     if isinstance(source, pd.DataFrame):
-        return _frame_table(source, name)
+        return _frame_table(source, name), []
     if hasattr(source, "obs_names") and hasattr(source, "var_names"):
-        return _anndata_table(source, name)
+        return _anndata_table(source, name), []
     if not isinstance(source, str | Path):
         raise ValueError(
             f"expression must be a file, a DataFrame, an AnnData or donors of these, got {kind_of(source)}"
@@ -150,15 +137,15 @@ def _expression_table(source: Any, name: str) -> _Table:
         check_hdf5(path, whole=True)
         with clear_errors(name, "is no .h5ad file that can be read"):
             adata = anndata.read_h5ad(path)
-        return _anndata_table(adata, name)
+        return _anndata_table(adata, name), []
     if path.suffix.lower() == ".parquet":
-        return _frame_table(read_parquet(path), name)
+        return _frame_table(read_parquet(path), name), []
     if is_text(path):
         return _text_table(sheet_of(path))
     raise ValueError(f"{name}: the name must end in {TABLES} or .h5ad")
 
 
-def _anndata_table(adata: Any, name: str) -> _Table:
+def _anndata_table(adata: Any, name: str) -> pd.DataFrame:
     with clear_errors(name, "X cannot be read"):
         x = adata.to_memory().X if adata.isbacked else adata.X
         if x is None:
@@ -167,10 +154,10 @@ def _anndata_table(adata: Any, name: str) -> _Table:
         rows, columns = ([text_of(n) for n in names] for names in (adata.obs_names, adata.var_names))
         if x.dtype.kind not in "biuf":
             raise ValueError(f"{name}: X must be of numbers, it is of {x.dtype}")
-        return _Table(name, rows, columns, x.astype(np.float64))
+        return pd.DataFrame(x.astype(np.float64), rows, columns)
 
 
-def _frame_table(frame: pd.DataFrame, name: str) -> _Table:
+def _frame_table(frame: pd.DataFrame, name: str) -> pd.DataFrame:
     titles = [text_of(title) for title in frame.columns]
     names: int | None = None
     left: set[int] = set()
@@ -181,10 +168,10 @@ def _frame_table(frame: pd.DataFrame, name: str) -> _Table:
     rows = [text_of(value) for value in (frame.index if names is None else frame.iloc[:, names])]
     places = [i for i in range(len(titles)) if i not in left]
     columns = [titles[i] for i in places]
-    return _Table(name, rows, columns, frame_numbers(frame.iloc[:, places], name, rows, columns))
+    return pd.DataFrame(frame_numbers(frame.iloc[:, places], name, rows, columns), rows, columns)
 
 
-def _text_table(sheet: Sheet) -> _Table:
+def _text_table(sheet: Sheet) -> tuple[pd.DataFrame, list[str]]:
     titles, name = sheet.titles, str(sheet.file.path)
     if len(titles) < 2:
         raise sheet.file.error(
@@ -205,7 +192,7 @@ def _text_table(sheet: Sheet) -> _Table:
         if bad is not None:
             raise sheet.file.error(row, f"{rows[-1]!r}, {columns[bad]!r} is {short(texts[bad])}, it must be a number")
     notes = [f"{name} has no names of regions: they are named by their number, from 1"] if names is None else []
-    return _Table(name, rows, columns, np.array(values).reshape(len(rows), len(columns)), notes)
+    return pd.DataFrame(np.array(values).reshape(len(rows), len(columns)), rows, columns), notes
 
 
 def _names_column(titles: list[str]) -> tuple[int | None, set[int]]:
@@ -222,52 +209,41 @@ def _fractions(texts: list[str]) -> bool:
     return None not in numbers and any(number is not None and number % 1 > 0 for number in numbers)
 
 
-def _genes_in_columns(table: _Table, aliases: Mapping[str, str], known: set[str]) -> _Table:
-    def share(names: list[str]) -> float:
+def _genes_in_columns(
+    table: pd.DataFrame, name: str, aliases: Mapping[str, str], known: set[str], notes: list[str]
+) -> pd.DataFrame:
+    def share(names: pd.Index) -> float:
         genes = sum(bool(SYMBOL.fullmatch(n) or ENSEMBL_GENE.fullmatch(canonical(n)) or n in aliases) for n in names)
         return (genes - sum(n in known for n in names)) / len(names)
 
-    difference = share(table.columns) - share(table.rows)
-    if difference >= SURE:
-        return table
-    if difference > -SURE:
-        table.notes.append(
-            f"{table.name}: names do not tell whether genes are in rows or columns: columns such as "
-            f"{table.columns[0]!r} are taken for genes, rows such as {table.rows[0]!r} for regions"
+    difference = share(table.columns) - share(table.index)
+    if difference <= -SURE:
+        notes.append(f"{name} has genes in its rows and was turned round")
+        return table.T
+    if difference < SURE:
+        notes.append(
+            f"{name}: names do not tell whether genes are in rows or columns: columns such as {table.columns[0]!r} are "
+            f"taken for genes, rows such as {table.index[0]!r} for regions"
         )
-        return table
-    table.notes.append(f"{table.name} has genes in its rows and was turned round")
-    return table.turned()
+    return table
 
 
-def _one_column_a_gene(table: _Table, aliases: Mapping[str, str]) -> Expression:
+def _one_column_a_gene(table: pd.DataFrame, name: str, aliases: Mapping[str, str], notes: list[str]) -> pd.DataFrame:
+    """Genes as `canonical` spells them; of several columns the mean of what was measured."""
     plain = [canonical(column) for column in table.columns]
-    spelled = [
-        canonical(aliases.get(title, aliases.get(one, one))) for title, one in zip(table.columns, plain, strict=True)
-    ]
+    titles = zip(map(str, table), plain, strict=True)
+    spelled = [canonical(aliases.get(title, aliases.get(one, one))) for title, one in titles]
     if renamed := [title for title, new in zip(plain, spelled, strict=True) if title != new]:
-        table.notes.append(f"{table.name}: {len(renamed):,} gene(s) are named by an alias, such as {renamed[0]!r}")
-    columns: dict[str, list[int]] = {}
-    for number, gene in enumerate(spelled):
-        columns.setdefault(gene, []).append(number)
-    values = table.values[:, [numbers[0] for numbers in columns.values()]]
-    several = [gene for gene, numbers in columns.items() if len(numbers) > 1]
-    for at, numbers in enumerate(columns.values()):
-        if len(numbers) > 1:
-            values[:, at] = _mean(table.values[:, numbers])
-    if several:
-        table.notes.append(
-            f"{table.name}: {len(several):,} gene(s) are in several columns, such as {several[0]!r}: the mean of what "
-            "was measured is taken"
-        )
-    return Expression(pd.DataFrame(values, index=pd.Index(table.rows), columns=pd.Index(list(columns))), table.notes)
-
-
-def _mean(values: Float[np.ndarray, "rows columns"]) -> Float[np.ndarray, " rows"]:
-    """Of each row's known values; NaN where there is none."""
-    known = ~np.isnan(values)
-    number = known.sum(1)
-    return np.where(number, np.where(known, values, 0).sum(1) / np.maximum(number, 1), np.nan)
+        notes.append(f"{name}: {len(renamed):,} gene(s) are named by an alias, such as {renamed[0]!r}")
+    table = table.set_axis(spelled, axis=1)
+    if table.columns.is_unique:
+        return table
+    several = table.columns[table.columns.duplicated()].unique()
+    notes.append(
+        f"{name}: {len(several):,} gene(s) are in several columns, such as {several[0]!r}: the mean of what was "
+        "measured is taken"
+    )
+    return table.T.groupby(level=0, sort=False).mean().T
 
 
 def _mean_of_donors(donors: list[Expression]) -> Expression:

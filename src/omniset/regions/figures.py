@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Float, Int
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.collections import PatchCollection
-from matplotlib.colors import Colormap, Normalize
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 from matplotlib.patches import Patch, Rectangle
@@ -29,7 +29,6 @@ PIXELS = 600  # rows of a matrix, at most, that are kept as they are: more are a
 LEVELS = 64  # of colour, so that images of matrices are small files
 UNKNOWN = "#d0d4d9"
 INK = "#1b1f24"
-PALE = 0.7  # of white, where a pair was no test pair
 NEEDS = needs("a glass brain", "nilearn")
 
 
@@ -96,7 +95,7 @@ def brain(matrix: Square, coordinates: Places) -> Figure:
     sizes = np.abs(edges[np.isfinite(edges)])
     most = float(sizes.max()) or 1.0
     least = max(float(1.5 * sizes.min() - 0.5 * sizes.max()), 0.0)  # the palest third can hardly be seen on white
-    least = least if least < most else 0.0
+    least = least if most - least > 1e-3 * most else 0.0  # values that hardly differ have no scale of colours
     signed = bool((values < 0).any())
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "brain.png"
@@ -131,21 +130,17 @@ def region_matrix(
     folds: Int[np.ndarray, " regions"],
     ends: tuple[float, float],
     name: str,
-    pale: Bool[np.ndarray, "regions regions"] | None,
 ) -> Figure:
     """A matrix as an image, grey where it is NaN, with stripes of folds and the names of groups."""
     number = len(values)
     parts = np.unique(folds)
     figure, axes = figures.panel(4.6, 3.7 + 0.2 * -(-len(parts) // 4))
     figure.set_dpi(figures.DPI)
-    cmap = _levels("RdBu_r" if ends[0] < 0 else "viridis")
+    cmap = colormaps["RdBu_r" if ends[0] < 0 else "viridis"].resampled(LEVELS).with_extremes(bad=UNKNOWN)
     norm = Normalize(*ends)
-    image = _coloured(values, norm, cmap)
-    if pale is not None:
-        image[pale] = np.round(PALE * 255 + (1 - PALE) * image[pale]).astype(np.uint8)
     # As it is, where every pair can be seen; an image of more pixels would only make the page large.
     how = "none" if number <= PIXELS else "antialiased"
-    axes.imshow(image, extent=(0, number, number, 0), interpolation=how)
+    axes.imshow(np.ma.masked_invalid(values), cmap, norm, extent=(0, number, number, 0), interpolation=how)
     wide, gap = 0.03 * number, 0.012 * number
     colours = {f: figures.MORE_COLOURS[at % len(figures.MORE_COLOURS)] for at, f in enumerate(parts)}
     runs = [i for i in range(number) if i == 0 or folds[i] != folds[i - 1]]
@@ -161,7 +156,7 @@ def region_matrix(
     for text, a, b in sorted(groups, key=lambda group: group[1] - group[2]):
         middle = (a + b) / 2
         if text and all(abs(middle - other) >= 0.05 * number for other in places):  # a line of text is as high
-            places[middle] = _cut(text, 14)
+            places[middle] = text if len(text) <= 14 else f"{text[:13]}…"
     axes.set_yticks(list(places), list(places.values()), fontsize=8)
     axes.set_xticks([])
     axes.tick_params(length=0)
@@ -207,35 +202,18 @@ def scatter(
 
 
 @figures.styled
-def against_null(values: Float[np.ndarray, " spins"], name: str, observed: float) -> Figure:
-    """A histogram of the spins, and what was observed without."""
-    figure, axes = figures.panel(height=3.1)
-    known = values[np.isfinite(values)]
-    axes.hist(known, bins=min(max(round(math.sqrt(len(known)) * 1.5), 3), 30), color=figures.BLUE, edgecolor="white")
-    if math.isfinite(observed):
-        axes.axvline(observed, color=figures.ORANGE, linestyle="--", linewidth=1.5, label=name)
-        figure.legend(loc="outside upper left")
-    seen = [*known, observed] if math.isfinite(observed) else [*known]
-    if seen:
-        margin = 0.06 * (max(seen) - min(seen)) or 0.05
-        axes.set_xlim(min(seen) - margin, max(seen) + margin)
-    axes.yaxis.set_major_locator(MaxNLocator("auto", integer=True))
-    axes.set(xlabel="Pearson's r, mean over folds", ylabel="spins")
+def against_null(values: Float[np.ndarray, " nulls"], name: str, observed: float) -> Figure:
+    """A histogram of the nulls, and what was observed without."""
+    figure = figures.histogram(values, "Pearson's r, mean over folds", "nulls")
+    figure.axes[0].axvline(observed, color=figures.ORANGE, linestyle="--", linewidth=1.5, label=name)
+    figure.legend(loc="outside upper left")
     return figure
 
 
 # ---------------------------------------------------------------------- parts
 
 
-def _coloured(
-    values: Float[np.ndarray, "rows columns"], norm: Normalize, cmap: Colormap
-) -> Shaped[np.ndarray, "rows columns 3"]:
-    """RGB of 0 to 255; grey where a value is NaN."""
-    cmap = cmap.with_extremes(bad=UNKNOWN)
-    return np.asarray(cmap(np.ma.masked_invalid(norm(values)), bytes=True))[..., :3].copy()
-
-
-def _colour_bar(figure: Figure, axes: Axes, norm: Any, cmap: Colormap, name: str) -> None:
+def _colour_bar(figure: Figure, axes: Axes, norm: Any, cmap: Any, name: str) -> None:
     bar = figure.colorbar(ScalarMappable(norm, cmap), ax=axes, label=name, shrink=0.8, aspect=28)
     bar.outline.set_visible(False)
     assert bar.solids is not None
@@ -247,12 +225,3 @@ def few_ticks(figure: Figure) -> None:
     axis = figure.axes[0].xaxis
     axis.set_major_locator(MaxNLocator(4))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}".replace("-", "\N{MINUS SIGN}")))
-
-
-def _levels(name: str) -> Colormap:
-    return colormaps[name].resampled(LEVELS)
-
-
-def _cut(text: str, length: int) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= length else f"{text[: length - 1]}…"

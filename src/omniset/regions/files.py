@@ -24,7 +24,7 @@ from jaxtyping import Float
 from omniset.core.bounded import require_file, require_room
 from omniset.lazy import needs
 from omniset.tables.files import OPENERS, short, tidy
-from omniset.tables.sheets import Sheet, look, number_of
+from omniset.tables.sheets import Sheet, look, number_of, numbers_of
 
 TITLES = ("region", "label", "name", "roi", "id")  # of a column of names of regions, the best first
 WHOLE = re.compile(r"(\d+)(\.0+)?")  # a whole number, maybe read as a float
@@ -73,17 +73,10 @@ def frame_numbers(
         return frame.to_numpy(dtype=np.float64)
     values = np.empty(frame.shape)
     for number in range(frame.shape[1]):
-        column = frame.iloc[:, number]
-        for at, value in enumerate(column.tolist()):
-            if isinstance(value, bool | int | float | np.number) and not isinstance(value, np.complexfloating):
-                parsed: float | None = float(value)
-            else:
-                parsed = (
-                    number_of(text_of(value)) if value is None or value is pd.NA or isinstance(value, str) else None
-                )
-            if parsed is None:
-                raise ValueError(f"{name}: {rows[at]!r}, {columns[number]!r} is {short(value)}, it must be a number")
-            values[at, number] = parsed
+        cells = frame.iloc[:, number].tolist()
+        values[:, number], bad = numbers_of([text_of(cell) for cell in cells])
+        if bad is not None:
+            raise ValueError(f"{name}: {rows[bad]!r}, {columns[number]!r} is {short(cells[bad])}, it must be a number")
     return values
 
 

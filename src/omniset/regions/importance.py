@@ -12,10 +12,9 @@ from scipy.stats import false_discovery_control
 
 from omniset.core.bounded import require_file
 from omniset.regions.blend import attention_of
-from omniset.regions.coordinates import groups_of
 from omniset.regions.data import Regions
-from omniset.regions.method import Method
-from omniset.regions.nulls import spins
+from omniset.regions.methods import Method
+from omniset.regions.null_models import spins
 from omniset.regions.scaling import Scaling
 from omniset.regions.seed import SeedMethod
 from omniset.regions.set_attention import FOLDS, SetAttention
@@ -49,7 +48,7 @@ def gene_importance(
     Args:
         regions: Those learned from.
         attention: Whose settings are taken.
-        nulls: Surrogates: spins, see `omniset.regions.nulls.spins`; without places rows are permuted.
+        nulls: Surrogates: spins, see `omniset.regions.null_models.spins`; without places rows are permuted.
         sets: Genes by name of the set; those that are not measured are left out, and sets of fewer than 3 then.
 
     Returns:
@@ -81,7 +80,7 @@ def gene_importance(
         rng = np.random.default_rng(seed)
         orders = np.stack([rng.permutation(len(z)) for _ in range(nulls)])
     else:
-        orders = spins(regions.coordinates, regions.hemisphere, nulls, seed, groups_of(regions))
+        orders = spins(regions, nulls, seed)
     return _tables(regions.genes, observed, np.stack([(z[rows] * slopes).sum(0) for rows in orders]), sets)
 
 
@@ -151,8 +150,9 @@ def attended(method: Method, pair: Regions, known: Regions, top: int) -> pd.Data
         known: The regions of the fit, in any order.
 
     Raises:
-        ValueError: A method without attention.
+        ValueError: A method without attention, or regions without the places that it needs.
     """
+    method.check_coordinates(pair)
     if isinstance(method, SeedMethod):
         weights = method.weights(pair)
         order = np.argsort(weights, axis=None, kind="stable")[::-1][:top]
@@ -162,7 +162,7 @@ def attended(method: Method, pair: Regions, known: Regions, top: int) -> pd.Data
         return pd.DataFrame({**columns, "weight": weights[i, j].astype(np.float64)})
     attention = attention_of(method)
     if attention is None:
-        raise ValueError("explain is for methods with attention: the default, 'attention' and architecture='seed'")
+        raise ValueError("explain is for methods with attention: the default, 'attention' and 'seed'")
     names = np.array(sorted(known.names), dtype=object)
     parts = []
     for name, weights in zip(pair.names, attention.read(pair), strict=True):

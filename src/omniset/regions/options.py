@@ -12,10 +12,12 @@ from omniset.options import Computing, option, options
 # The methods, and why each is there: what results/regions shows of it. A test reads these.
 METHODS = {
     "blend": "the default: the highest r in every table",
+    "places": "the default without genes: what genes add is what the default has more",
     "attention": "what new regions read from; the default's r on 100 regions in a tenth of its time",
     "ridge": "the strongest simple method of functional connectivity, and part of the default",
     "boosting": "the strongest simple method of structural connectivity, and part of the default",
     "geometry": "what distance alone says, which the others add to; without places it is the mean",
+    "seed": "the network that this system began with, as its document has it",
 }
 BASELINES = ("ridge", "boosting", "geometry")  # of these, what a model must beat
 
@@ -24,26 +26,15 @@ BASELINES = ("ridge", "boosting", "geometry")  # of these, what a model must bea
 class PredictorOptions(Computing):
     """How a model of brain regions is made."""
 
-    architecture: Literal["multiset", "seed"] = option(
-        "multiset",
-        '"multiset": regions that attend to the set of known regions, see method; or "seed": the network whose genes '
-        "attend to genes, as first described.",
-    )
-    method: Literal["blend", "attention", "ridge", "boosting", "geometry"] = option(
+    method: Literal["blend", "places", "attention", "ridge", "boosting", "geometry", "seed"] = option(
         "blend",
-        'Of "multiset". "blend": attention to known regions, kernel ridge and boosted trees, weighed on regions held '
-        'back; "attention", "ridge" or "boosting": one of these alone; "geometry": what distance alone says.',
+        '"blend": attention to known regions, kernel ridge and boosted trees, weighed on regions held back; "places": '
+        'the same without genes; "attention", "ridge" or "boosting": one of the parts alone; "geometry": what distance '
+        'alone says; "seed": the network whose genes attend to genes, as first described.',
     )
     _: KW_ONLY
-    genes: bool = option(True, 'Look at expression. False: "multiset" learns from places alone.')
-    held_out: Literal["bilateral", "spatial", "random"] = option(
-        "bilateral",
-        "How regions are held back to choose by and to learn to predict: as those will be that are new. "
-        '"bilateral": a neighbourhood and its mirror image; "spatial": a neighbourhood; "random": any regions.',
-    )
-    dim: int = shared.dim(128, 'Width of "seed"; divisible by num_heads.')
+    dim: int = shared.dim(128, 'Width of "seed"; divisible by its four heads.')
     depth: int = shared.depth(4, 'Layers of "seed".')
-    num_heads: int = shared.num_heads(4)
     cls: Literal["random", "spatial"] = option(
         "random", 'CLS token of "seed": "random", or "spatial" from the places of both regions.'
     )

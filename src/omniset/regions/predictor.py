@@ -16,26 +16,26 @@ from torch import nn
 
 from omniset.estimators.mixture import Arrays
 from omniset.fitted import Estimator
-from omniset.regions.baselines import METHODS
 from omniset.regions.blend import Blend, attention_of
-from omniset.regions.data import Pairs, PairValues, Regions, known_pairs, matrix_of
+from omniset.regions.data import LABELS, Pairs, PairValues, Regions, known_pairs, matrix_of
 from omniset.regions.importance import attended, gene_importance, read_gmt
-from omniset.regions.method import Method, joined, parted
+from omniset.regions.kernel_ridge import KernelRidge
+from omniset.regions.methods import Boosting, Geometry, Method, joined, parted
 from omniset.regions.options import PredictorOptions
 from omniset.regions.reading import read_regions
-from omniset.regions.scaling import check_scale, rescaled
+from omniset.regions.scaling import check_scale
 from omniset.regions.scores import pearson
-from omniset.regions.seed import SeedMethod
+from omniset.regions.seed import HEADS, SeedMethod
 from omniset.regions.set_attention import SetAttention
+from omniset.regions.splits import KINDS
 from omniset.runs import devices
 from omniset.tables.gene_vectors import GeneVectors, read_gene_vectors
 from omniset.tables.genes import match
 from omniset.training import artefacts, schema
 
 LEAST, LEAST_GENES = 12, 10  # regions
-SLASH = "__"  # names of modules have no slash
+METHODS: dict[str, type[Method]] = {"ridge": KernelRidge, "boosting": Boosting, "geometry": Geometry}
 ONE_SIDED = "the model learned from one hemisphere: what it predicts between the two is extrapolated"
-LABELS = ("hemisphere", "network", "structure")
 
 
 class ConnectivityPredictor(PredictorOptions, Estimator):
@@ -109,9 +109,16 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
         gene_vectors: GeneVectors | str | Path | None = None,
         folder: str | Path | None = None,
         resume: bool = False,
+        held_out: str = KINDS[0],
         say: Callable[[str], None] = lambda line: None,
     ) -> ConnectivityPredictor:
-        """`fit` on some of the regions; the others are not looked at."""
+        """`fit` on some of the regions; the others are not looked at.
+
+        Args:
+            held_out: How regions are held back to choose by, see `omniset.regions.splits.split`: as those will be that
+                are predicted.
+            say: Is given a line of what is done next.
+        """
         if len(rows) < LEAST:
             raise ValueError(f"there are {len(rows)} regions to learn from, at least {LEAST} are needed")
         start = time.monotonic()
@@ -119,9 +126,9 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
         regions, vectors = self._with_vectors(regions, gene_vectors)
         train = regions.take(np.sort(rows))
         method = self.make(vectors, say)
+        method.held_out = held_out
         if isinstance(method, SeedMethod):
             method.folder, method.resume = None if folder is None else Path(folder), resume
-            method.settings = self.fingerprint()
         method.fit(train, np.arange(len(train)), self.seed)
         self.regions_, self.method_ = train, method
         self.seconds_ = round(time.monotonic() - start, 1)
@@ -133,8 +140,6 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
         pairs: Any,
         expression: Any = None,
         coordinates: Any = None,
-        *,
-        rescale: str | None = None,
         **options: Any,
     ) -> PairValues:
         """Connectivity of pairs of regions.
@@ -143,24 +148,19 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
             pairs: Names of regions, two columns: an array, a DataFrame or a list of pairs; or positions, as integers.
             expression, coordinates: Of other regions than those learned from, as for fit. Genes are matched by name;
                 those that are not there count as not measured.
-            rescale: What to do with expression on another scale than at fit, where the new regions are a sample like
-                those of the fit, and 10 at least. "genes": each gene is taken to its mean and deviation at fit;
-                "ranks": to its distribution there, by rank. None: nothing.
             **options: As for fit.
 
         Raises:
-            ValueError: A region that is not there, expression that clearly is on another scale than at fit, too few
-                regions to rescale, or bad values in the input.
+            ValueError: A region that is not there, expression that clearly is on another scale than at fit, or bad
+                values in the input.
         """
-        regions = self._regions(expression, coordinates, rescale, **options)
+        regions = self._regions(expression, coordinates, **options)
         return self.method_.predict(regions, positions(pairs, regions.names))
 
     @devices.one_blas_thread()
-    def predict_matrix(
-        self, expression: Any = None, coordinates: Any = None, *, rescale: str | None = None, **options: Any
-    ) -> pd.DataFrame:
+    def predict_matrix(self, expression: Any = None, coordinates: Any = None, **options: Any) -> pd.DataFrame:
         """Connectivity of all pairs, NaN on the diagonal. Arguments as for predict."""
-        regions = self._regions(expression, coordinates, rescale, **options)
+        regions = self._regions(expression, coordinates, **options)
         number = len(regions)
         pairs = np.argwhere(~np.eye(number, dtype=bool)) if regions.directed else np.argwhere(np.tri(number, k=-1).T)
         matrix = matrix_of(regions, pairs, self.method_.predict(regions, pairs))
@@ -171,13 +171,11 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
         expression: Any,
         coordinates: Any = None,
         connectivity: Any = None,
-        *,
-        rescale: str | None = None,
         **options: Any,
     ) -> float:
-        """Pearson's r of the predictions of all known pairs. Arguments as for fit, `rescale` as for predict."""
+        """Pearson's r of the predictions of all known pairs. Arguments as for fit."""
         self._fitted()
-        regions = self._scaled(self.aligned(_as_regions(expression, coordinates, connectivity, **options)), rescale)
+        regions = self._scaled(self.aligned(_as_regions(expression, coordinates, connectivity, **options)))
         pairs, truth = known_pairs(regions)
         return pearson(truth, self.method_.predict(regions, pairs))
 
@@ -188,8 +186,7 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
         expression: Any = None,
         coordinates: Any = None,
         *,
-        top: int = 50,
-        rescale: str | None = None,
+        top: int = 100,
         **options: Any,
     ) -> pd.DataFrame:
         """What the network looks at for a pair of regions, largest weight first.
@@ -202,7 +199,7 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
 
         Args:
             first, second: Names of regions i and j.
-            expression, coordinates, rescale, **options: As for predict.
+            expression, coordinates, **options: As for predict.
             top: Rows.
 
         Raises:
@@ -210,7 +207,7 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
         """
         if top < 1:
             raise ValueError(f"top must be >= 1, got {top}")
-        regions = self._regions(expression, coordinates, rescale, **options)
+        regions = self._regions(expression, coordinates, **options)
         return attended(self.method_, regions.take(positions([(first, second)], regions.names)[0]), self.regions_, top)
 
     @devices.one_blas_thread()
@@ -225,7 +222,8 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
         See `omniset.regions.importance.gene_importance`, which says what the columns are.
 
         Args:
-            nulls: Spun maps of each gene, see `omniset.regions.nulls.spins`. Without coordinates rows are permuted.
+            nulls: Spun maps of each gene, see `omniset.regions.null_models.spins`. Without coordinates rows are
+                permuted.
             gene_sets: Of names, or a GMT file. None: none.
 
         Returns:
@@ -252,14 +250,14 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
         method = self._fitted()
         if isinstance(method, SeedMethod):
             return nn.ModuleDict({method.name: method.network})
-        return nn.ModuleDict({"arrays": Arrays.of(_named(parted(method.state())[1]))})
+        return nn.ModuleDict({"arrays": Arrays.of(parted(method.state())[1])})
 
     def _state(self) -> dict[str, Any]:
         method = self._fitted()
         plain, arrays = parted(method.state())
         return {
             "state": plain,
-            "arrays": Arrays.of(_named(arrays)).shapes(),
+            "arrays": Arrays.of(arrays).shapes(),
             "directed": self.regions_.directed,
             "token_dim": self._token_dim,
             "notes": self.regions_.notes,
@@ -268,11 +266,35 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
 
     def _tables(self) -> dict[str, pd.DataFrame]:
         """The regions learned from, which are part of the model: new ones are compared with them."""
-        return _tables(self.regions_)
+        train = self.regions_
+        about = pd.DataFrame({"region": train.names})
+        if train.coordinates is not None:
+            about[["x", "y", "z"]] = train.coordinates
+        for name in LABELS:
+            if getattr(train, name) is not None:
+                about[name] = getattr(train, name)
+        columns = [str(i) for i in range(len(train))]
+        return {
+            "vocabulary": pd.DataFrame({"gene": train.genes}),
+            "regions": about,
+            "expression": pd.DataFrame(train.expression.T, columns=columns),
+            "connectivity": pd.DataFrame(train.connectivity, columns=columns),
+        }
 
     def _restore(self, fitted: dict[str, Any], tables: dict[str, pd.DataFrame], weights: artefacts.Weights) -> None:
         self.check_arguments()
-        train = _of_tables(tables, fitted["directed"], fitted["notes"])
+        about = tables["regions"]
+        labels: dict[str, Any] = {name: about[name].tolist() for name in LABELS if name in about}
+        train = Regions(
+            names=about["region"].tolist(),
+            genes=tables["vocabulary"]["gene"].tolist(),
+            expression=np.ascontiguousarray(tables["expression"].to_numpy(np.float32).T),
+            coordinates=about[["x", "y", "z"]].to_numpy(np.float64) if "x" in about else None,
+            connectivity=tables["connectivity"].to_numpy(np.float64),
+            directed=fitted["directed"],
+            notes=fitted["notes"],
+            **labels,
+        )
         width = fitted["token_dim"]
         if width is not None and width * len(train.genes) > weights.numbers:
             raise ValueError(f"fitted.token_dim={width} is more than the weights hold")
@@ -283,8 +305,7 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
             method.built(fitted["state"], ordered, weights)
         else:
             arrays = weights.build(partial(Arrays.empty, fitted["arrays"]), "arrays.").arrays()
-            there = {name.replace(SLASH, "/"): array for name, array in arrays.items()}
-            method.restore(joined(fitted["state"], there), ordered)
+            method.restore(joined(fitted["state"], arrays), ordered)
         self.regions_, self.method_ = train, method
         self._token_dim, self.seconds_ = width, fitted["seconds"]
 
@@ -310,6 +331,14 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
         return {name: part for name, part in parts.items() if isinstance(part, SeedMethod | SetAttention)}
 
     @property
+    def gene_vectors_(self) -> GeneVectors | None:
+        """Those that "seed" was fitted with, of its genes; None: it has learned them, or is another method."""
+        method = self._fitted()
+        if self._token_dim is None or not isinstance(method, SeedMethod):
+            return None
+        return GeneVectors(self.regions_.genes, method.network.tokens.vectors.numpy())
+
+    @property
     def weights_(self) -> dict[str, float]:
         """What "blend" weighs its parts with, by name; empty for other methods."""
         method = self._fitted()
@@ -318,13 +347,8 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
     def check_arguments(self) -> None:
         """Raise the ValueError that fit would, where that can be said without regions."""
         self.check_options()
-        if self.architecture == "seed":
-            if self.method != "blend" or not self.genes:
-                raise ValueError('method and genes are for architecture="multiset", got architecture="seed"')
-            if self.dim % self.num_heads:
-                raise ValueError(
-                    f"dim must be divisible by num_heads, got dim={self.dim} and num_heads={self.num_heads}"
-                )
+        if self.method == "seed" and self.dim % HEADS:
+            raise ValueError(f"dim must be divisible by the {HEADS} heads, got {self.dim}")
         devices.find(self.device)
 
     def make(
@@ -334,42 +358,35 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
     ) -> Method:
         """The method that these arguments stand for, not fitted."""
         method: Method
-        if self.architecture == "seed":
-            options = {name: getattr(self, name) for name in ("dim", "num_heads", "depth", "cls", "pooling")}
-            method = SeedMethod(vectors, options, self.epochs, self.learning_rate, self.device, self.progress)
-        elif self.method == "blend":
-            method = Blend(self.genes, self.device, say)
+        if self.method == "seed":
+            method = SeedMethod(self, vectors)
+        elif self.method in ("blend", "places"):
+            method = Blend(self.method == "blend", self.device, say)
         elif self.method == "attention":
-            method = SetAttention(self.genes, self.device)
+            method = SetAttention(device=self.device)
         else:
-            method = METHODS[self.method](self.genes)
-        method.held_out = self.held_out
+            method = METHODS[self.method]()
         return method
 
     def _fitted(self) -> Method:
         self.require_fitted()
         return self.method_
 
-    def _regions(self, expression: Any, coordinates: Any, rescale: str | None, **options: Any) -> Regions:
+    def _regions(self, expression: Any, coordinates: Any, **options: Any) -> Regions:
         self._fitted()
         if expression is None:
             if coordinates is not None or options:
                 raise ValueError("coordinates and options come with expression: without, the regions of fit are meant")
-            if rescale is not None:
-                raise ValueError("rescale comes with expression: without, the regions of fit are meant")
             return self.regions_
         regions = _as_regions(expression, coordinates, None, **options)
         if self.regions_.one_sided and len(set(regions.hemisphere or ()) - {""}) > 1:
             warnings.warn(ONE_SIDED, stacklevel=3)
-        return self._scaled(self.aligned(regions), rescale)
+        return self._scaled(self.aligned(regions))
 
-    def _scaled(self, regions: Regions, rescale: str | None) -> Regions:
+    def _scaled(self, regions: Regions) -> Regions:
         """With the genes of the fit, on their scale; refused where they are on another one."""
-        fit = self.regions_.expression
-        if rescale is not None:
-            return regions.with_(expression=rescaled(fit, regions.expression, rescale))
         if self.method_.needs_genes:
-            check_scale(fit, regions.expression)
+            check_scale(self.regions_.expression, regions.expression)
         return regions
 
     def aligned(self, regions: Regions) -> Regions:
@@ -401,8 +418,8 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
         self._token_dim = None
         if given is None:
             return regions, None
-        if self.architecture == "multiset":
-            raise ValueError("gene_vectors are for architecture='seed'")
+        if self.method != "seed":
+            raise ValueError("gene_vectors are for method='seed'")
         vectors = given if isinstance(given, GeneVectors) else read_gene_vectors(given)
         chosen, joined = vectors.of(regions.genes)
         here = np.flatnonzero(joined.positions >= 0)
@@ -415,43 +432,6 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
         notes = [*regions.notes, f"gene vectors: {joined.sentence()}; only genes with a vector are used"]
         genes = [regions.genes[g] for g in here]
         return regions.with_(genes=genes, expression=regions.expression[:, here], notes=notes), chosen[here]
-
-
-def _named(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """By names that a module may have."""
-    return {name.replace("/", SLASH): array for name, array in arrays.items()}
-
-
-def _tables(train: Regions) -> dict[str, pd.DataFrame]:
-    """The regions as tables, one line per region or gene."""
-    about = pd.DataFrame({"region": train.names})
-    if train.coordinates is not None:
-        about[["x", "y", "z"]] = train.coordinates
-    for name in LABELS:
-        if getattr(train, name) is not None:
-            about[name] = getattr(train, name)
-    columns = [str(i) for i in range(len(train))]
-    return {
-        "vocabulary": pd.DataFrame({"gene": train.genes}),
-        "regions": about,
-        "expression": pd.DataFrame(train.expression.T, columns=columns),
-        "connectivity": pd.DataFrame(train.connectivity, columns=columns),
-    }
-
-
-def _of_tables(tables: dict[str, pd.DataFrame], directed: bool, notes: list[str]) -> Regions:
-    about = tables["regions"]
-    labels: dict[str, Any] = {name: about[name].tolist() for name in LABELS if name in about}
-    return Regions(
-        names=about["region"].tolist(),
-        genes=tables["vocabulary"]["gene"].tolist(),
-        expression=np.ascontiguousarray(tables["expression"].to_numpy(np.float32).T),
-        coordinates=about[["x", "y", "z"]].to_numpy(np.float64) if "x" in about else None,
-        connectivity=tables["connectivity"].to_numpy(np.float64),
-        directed=directed,
-        notes=notes,
-        **labels,
-    )
 
 
 def positions(pairs: Any, names: Sequence[str]) -> Pairs:

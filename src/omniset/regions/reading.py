@@ -11,17 +11,17 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Int
+from jaxtyping import Bool
 
-from omniset.regions.connectivity import Connectivity, check_target, read_connectivity, unknown_regions
-from omniset.regions.coordinates import (
+from omniset.regions.atlas_coordinates import (
     check_parts,
     hemisphere_of_name,
     network_of_name,
     read_coordinates,
     within,
 )
-from omniset.regions.data import Regions
+from omniset.regions.connectivity import Connectivity, check_target, read_connectivity, unknown_regions
+from omniset.regions.data import LABELS, Regions
 from omniset.regions.expression import Expression, read_expression
 from omniset.regions.files import WHOLE, name_of
 from omniset.tables.files import TableFile, listed
@@ -73,9 +73,9 @@ def read_regions(
         expression: See `omniset.regions.expression.read_expression`.
         connectivity: See `omniset.regions.connectivity.read_connectivity`, also for `fisher_z`, `zero_negative` and
             `directed`. None: to be predicted.
-        coordinates: See `omniset.regions.coordinates.read_coordinates`.
+        coordinates: See `omniset.regions.atlas_coordinates.read_coordinates`.
         aliases: Other names of genes, alias to name.
-        only: Take the regions of one part of the brain, as `omniset.regions.coordinates.within` says. None: all.
+        only: Take the regions of one part of the brain, as `omniset.regions.atlas_coordinates.within` says. None: all.
 
     Raises:
         OSError: A file is not there or may not be read.
@@ -86,41 +86,25 @@ def read_regions(
     check_parts(only or ())
     options: dict[str, Any] = {"fisher_z": fisher_z, "zero_negative": zero_negative, "directed": directed}
     files = _read(expression, connectivity, coordinates, aliases, options)
-    notes, expressing, target = files.notes, files.named[0].file, files.named[-1].file
     least = PAIR if connectivity is None else LEAST
-    rows = _part(files, _join(files.named, least, notes), only or (), least)
-    values = files.expressed.frame.to_numpy()[rows[0]]
-    names = [files.named[0].names[i] for i in rows[0]]
-    chosen = _expressed(values, names, expressing, notes)
-    square = None
-    if files.matrix is not None:
-        at = rows[-1][chosen]
-        square = files.matrix.matrix[np.ix_(at, at)]
-        unknown = unknown_regions(square)
-        if unknown.any():
-            without = [names[i] for i in chosen[unknown].tolist()]
-            notes.append(
-                f"{target}: {len(without)} region(s) have no known pair and are left out: {listed(without, 5)}"
-            )
-            chosen, square = chosen[~unknown], square[np.ix_(~unknown, ~unknown)]
-    if len(chosen) < least:
+    regions = _joined(files, directed, _join(files.named, least, files.notes))
+    if only:
+        regions = _part(regions, only, least)
+    source = files.named[0].file
+    empty = np.isnan(regions.expression).all(1)
+    regions = _without(regions, empty, f"{source}: {{}} region(s) have no expression (no tissue sample)")
+    if regions.connectivity is not None:
+        target = files.named[-1].file
+        unknown = unknown_regions(regions.connectivity)
+        regions = _without(regions, unknown, f"{target}: {{}} region(s) have no known pair")
+    if len(regions) < least:
         raise ValueError(
-            f"{expressing} has {len(chosen)} regions of which all is known, at least {least} are needed: "
-            f"{'; '.join(notes[-2:]) or 'there are no more'}"
+            f"{source} has {len(regions)} regions of which all is known, at least {least} are needed: "
+            f"{'; '.join(regions.notes[-2:]) or 'there are no more'}"
         )
-    if square is not None:
-        check_target(square, target)
-    genes, values = _with_values(files.expressed.frame.columns.tolist(), values[chosen], expressing, notes)
-    names = [names[i] for i in chosen]
-    return Regions(
-        names=names,
-        genes=genes,
-        expression=values.astype(np.float32),
-        connectivity=square,
-        directed=directed,
-        notes=notes,
-        **_about(names, None if files.places is None else files.places.iloc[rows[1][chosen]]),
-    )
+    if regions.connectivity is not None:
+        check_target(regions.connectivity, target)
+    return _with_values(regions, source)
 
 
 def _read(
@@ -156,17 +140,36 @@ def _read(
     return files
 
 
-def _about(names: list[str], places: pd.DataFrame | None) -> dict[str, Any]:
-    """Coordinates, hemisphere, network and structure, by the names where there is no file of places."""
-    labels: dict[str, list[str]] = {}
-    if places is None:
-        labels["hemisphere"] = [hemisphere_of_name(name) for name in names]
-        labels["network"] = [network_of_name(name) for name in names]
+def _joined(files: _Files, directed: bool, rows: list[np.ndarray]) -> Regions:
+    """The regions in these rows of each file; of hemisphere, network and structure what a file of places, or else
+    names, tell.
+    """
+    names = [files.named[0].names[i] for i in rows[0]]
+    if files.places is None:
+        told = {"hemisphere": hemisphere_of_name, "network": network_of_name}
+        places = pd.DataFrame({name: [of(region) for region in names] for name, of in told.items()})
     else:
-        known = (name for name in ("hemisphere", "network", "structure") if name in places)
-        labels = {name: places[name].tolist() for name in known}
-    about: dict[str, Any] = {name: values if any(values) else None for name, values in labels.items()}
-    return {**about, "coordinates": None if places is None else places[["x", "y", "z"]].to_numpy(dtype=np.float64)}
+        places = files.places.iloc[rows[1]]
+    labels: dict[str, Any] = {name: places[name].tolist() for name in LABELS if name in places and any(places[name])}
+    return Regions(
+        names=names,
+        genes=files.expressed.frame.columns.tolist(),
+        expression=files.expressed.frame.to_numpy(np.float32)[rows[0]],
+        coordinates=None if files.places is None else places[["x", "y", "z"]].to_numpy(np.float64),
+        connectivity=None if files.matrix is None else files.matrix.matrix[np.ix_(rows[-1], rows[-1])],
+        directed=directed,
+        notes=files.notes,
+        **labels,
+    )
+
+
+def _without(regions: Regions, out: Bool[np.ndarray, " regions"], why: str) -> Regions:
+    """Without some regions; how many is put into the words why, and noted."""
+    if not out.any():
+        return regions
+    names = [regions.names[i] for i in np.flatnonzero(out)]
+    regions.notes.append(f"{why.format(len(names))} and are left out: {listed(names, 5)}")
+    return regions.take(np.flatnonzero(~out))
 
 
 def _ordered(matrix: Connectivity, file: str, files: list[_Named], notes: list[str]) -> list[str]:
@@ -221,26 +224,18 @@ def _join(files: list[_Named], least: int, notes: list[str]) -> list[np.ndarray]
     return [np.array([at[name] for name in order], dtype=np.int64) for at in places]
 
 
-def _part(files: _Files, rows: list[np.ndarray], only: Sequence[str], least: int) -> list[np.ndarray]:
-    """Of the rows of each file those of a part of the brain; how many are not is noted.
+def _part(regions: Regions, only: Sequence[str], least: int) -> Regions:
+    """Those of a part of the brain.
 
     Raises:
         ValueError: They are too few, or `within` cannot tell them.
     """
-    if not only:
-        return rows
-    names = [files.named[0].names[i] for i in rows[0]]
-    about = _about(names, None if files.places is None else files.places.iloc[rows[1]])
-    inside = within(Regions(names, [], np.empty((len(names), 0), np.float32), **about), only)
-    part = ",".join(only)
-    if len(inside) < least:
-        raise ValueError(f"only={part}: {len(inside)} of {len(names)} regions are of it, at least {least} are needed")
-    if outside := [names[i] for i in np.setdiff1d(np.arange(len(names)), inside)]:
-        files.notes.append(
-            f"only {part}: {len(outside)} of {len(names)} region(s) are not of it and are left out: "
-            f"{listed(outside, 5)}"
-        )
-    return [of_file[inside] for of_file in rows]
+    out = np.ones(len(regions), dtype=bool)
+    out[within(regions, only)] = False
+    part, inside = ",".join(only), int((~out).sum())
+    if inside < least:
+        raise ValueError(f"only={part}: {inside} of {len(regions)} regions are of it, at least {least} are needed")
+    return _without(regions, out, f"only {part}: {{}} of {len(regions)} region(s) are not of it")
 
 
 def _begin(names: list[str]) -> int:
@@ -262,30 +257,18 @@ def _plain(name: str) -> str:
     return str(int(number[1])) if number else name
 
 
-def _expressed(values: np.ndarray, names: list[str], file: str, notes: list[str]) -> Int[np.ndarray, " kept"]:
-    """Positions of the regions with expression."""
-    empty = np.isnan(values).all(1)
-    if empty.any():
-        without = [names[i] for i in np.flatnonzero(empty)]
-        notes.append(
-            f"{file}: {len(without)} region(s) have no expression (no tissue sample) and are left out: "
-            f"{listed(without, 5)}"
-        )
-    return np.flatnonzero(~empty)
-
-
-def _with_values(genes: list[str], values: np.ndarray, file: str, notes: list[str]) -> tuple[list[str], np.ndarray]:
-    """Those that some region has a value of."""
-    nowhere = np.isnan(values).all(0)
+def _with_values(regions: Regions, file: str) -> Regions:
+    """With the genes that some region has a value of."""
+    nowhere = np.isnan(regions.expression).all(0)
     if nowhere.any():
-        without = [genes[i] for i in np.flatnonzero(nowhere)]
-        notes.append(
+        without = [regions.genes[i] for i in np.flatnonzero(nowhere)]
+        regions.notes.append(
             f"{file}: {len(without):,} gene(s) have no value in any region and are left out: {listed(without, 5)}"
         )
     columns = np.flatnonzero(~nowhere)
     if len(columns) < LEAST:
         raise ValueError(f"{file} has {len(columns)} genes with values, at least {LEAST} are needed")
-    return [genes[i] for i in columns], values[:, columns]
+    return regions.with_(genes=[regions.genes[i] for i in columns], expression=regions.expression[:, columns])
 
 
 # ---------------------------------------------------------------------- pairs

@@ -69,7 +69,8 @@ def of_fit(run: frame.Run, predictor: ConnectivityPredictor, importance: Importa
         _importance(importance, CAVEAT),
     ]
     sizes = {"regions": len(regions), "genes": len(regions.genes), "pairs": len(pairs)}
-    about = {"directed": regions.directed, "method": method.name, "weights": predictor.weights_, "scores": scores}
+    about: dict[str, Any] = {"directed": regions.directed, "method": predictor.method}
+    about |= {"weights": predictor.weights_, "scores": scores}
     about |= {"seconds": predictor.seconds_, "history": predictor.history_}
     about["pearson_of_training_pairs"] = pearson(truth, predicted)
     about["importance"] = [] if importance is None else importance[0].to_dict("records")
@@ -90,7 +91,7 @@ def of_evaluation(run: frame.Run, evaluation: Evaluation) -> tuple[Report, dict[
     by_distance = evaluation.r_by_distance(shown)
     sections = [_methods(evaluation), _matrices(evaluation, shown), _distances(evaluation, shown, by_distance)]
     sections += [_nulls(evaluation), _brains(evaluation, shown)]
-    numbers = {"shown": shown, "by_distance": by_distance, "distances_kept_by_spins": evaluation.distances_kept}
+    numbers = {"shown": shown, "by_distance": by_distance}
     summary: list[Block] = [Note("info", evaluation.genes_add())] if evaluation.genes_add() else []
     if not comparison.gates:
         alone = "ours was not run" if comparison.baselines else "no baseline was run"
@@ -198,12 +199,12 @@ def _matrices(evaluation: Evaluation, shown: str) -> Section:
     most = drawn.limits(np.abs(residual[np.isfinite(residual)]))[1]
     folds = evaluation.folds[0, order]
     blocks: list[Block] = []
-    for values, colours, pale, name, caption in (
-        (truth, ends, folds[:, None] != folds, "connectivity", "True. Pale: pairs between folds, no test pairs."),
-        (predicted, ends, None, "connectivity", f"Predicted by {name_of(shown)}. Grey: not predicted."),
-        (residual, (-most, most), None, "residual", "Residuals: predicted minus true."),
+    for values, colours, name, caption in (
+        (truth, ends, "connectivity", "True."),
+        (predicted, ends, "connectivity", f"Predicted by {name_of(shown)}. Grey: pairs between folds, no test pairs."),
+        (residual, (-most, most), "residual", "Residuals: predicted minus true."),
     ):
-        figure = drawn.region_matrix(values, groups, folds, colours, name, pale)
+        figure = drawn.region_matrix(values, groups, folds, colours, name)
         blocks.append(Plot(figure, f"Heat map of {len(order)} by {len(order)} regions. {caption}", caption))
     text = "Of the first seed, ordered by network, hemisphere and fold, which the stripes at the sides show."
     return Section("Matrices", text, blocks)
@@ -243,8 +244,6 @@ def _nulls(evaluation: Evaluation) -> Section:
     columns = ["kernel ridge of", "null", "observed", "mean of nulls", "highest", "gain", "of 95 % of nulls", "p"]
     blocks.append(Table("Mean over the folds of the first seed. p: (1 + nulls as high) / (1 + nulls).", columns, rows))
     text = "A kernel ridge over what distance says, with expression as it is and with maps that mean nothing."
-    if (kept := evaluation.distances_kept) is not None:
-        text += f" Spins keep distances by a Pearson's r of {text_of(kept)}; the rest makes them easier to beat."
     return Section("Null model", text, blocks)
 
 

@@ -15,17 +15,14 @@ from typing import ClassVar
 
 import numpy as np
 from jaxtyping import Bool, Float
-from scipy.stats import rankdata
 
 from omniset.regions.data import Regions
 
 SMALLEST = 1e-13  # of variances, beside the largest: what is below is rounding
-RESCALE = ("genes", "ranks")
-GENES, REGIONS = 10, 10  # the fewest genes to compare, the fewest regions to rescale
+GENES = 10  # to compare, at least
 # From the outermost region of the fit to the middle one of the new: in quartile ranges, and the ratio of their sizes.
 # Held-out regions of three atlases, of normalised, standardised and logarithmic values, stay below the second pair.
 REFUSED, DOUBTED = (2.0, 3.0), (1.4, 1.5)
-TYPICAL = 2.5  # ratio of the middle sizes that is doubted of many regions
 NEGATIVE = 0.1  # share of values from which on negative ones belong to a scale
 SURE = 100  # values that are enough to say that a scale has no negative ones
 OUTSIDE = 0.25  # share of genes
@@ -146,9 +143,7 @@ def check_scale(fit: Float[np.ndarray, "regions genes"], new: Float[np.ndarray, 
     one, other = _Values.of(fit), _Values.of(new)
     apart, ratio = _distance(one, other)
     signs = _other_signs(one, other)
-    typical = float(np.median(other.size) / np.median(one.size)) if np.median(one.size) else 1.0
-    many = len(other.size) >= REGIONS and not 1 / TYPICAL < typical < TYPICAL
-    if apart < DOUBTED[0] and ratio < DOUBTED[1] and not signs and not many:
+    if apart < DOUBTED[0] and ratio < DOUBTED[1] and not signs:
         outside = _outside(fit, new)
         if outside > OUTSIDE:
             warnings.warn(
@@ -163,52 +158,10 @@ def check_scale(fit: Float[np.ndarray, "regions genes"], new: Float[np.ndarray, 
         gap += f", and {other.negative:.0%} are negative, at fit {one.negative:.0%}"
     if signs or apart > REFUSED[0] or ratio > REFUSED[1]:
         raise ValueError(
-            f"expression is on another scale than at fit: {gap}. Give it as it was at fit; or, where the new regions "
-            f"are a sample like those of the fit and {REGIONS} at least, rescale='genes' takes each gene to its mean "
-            "and deviation at fit, rescale='ranks' to its distribution there"
+            f"expression is on another scale than at fit: {gap}. Process it as that of the fit was: the same unit, "
+            "logarithm and normalisation"
         )
     warnings.warn(f"expression may be on another scale than at fit: {gap}", stacklevel=4)
-
-
-def rescaled(
-    fit: Float[np.ndarray, "regions genes"], new: Float[np.ndarray, "others genes"], how: str
-) -> Float[np.ndarray, "others genes"]:
-    """New expression on the scale of the fit, gene by gene: new regions are taken for a sample like those of the fit.
-
-    Args:
-        how: "genes": (x - mean of new) / (deviation of new) * (deviation at fit) + (mean at fit); whatever is linear
-            between both is undone. "ranks": the quantile at fit of the rank among the new; whatever is monotone.
-
-    Raises:
-        ValueError: Another `how`, or too few regions to tell a distribution.
-    """
-    if how not in RESCALE:
-        raise ValueError(f"rescale must be one of {', '.join(RESCALE)}, got {how!r}")
-    if len(new) < REGIONS:
-        raise ValueError(
-            f"rescale={how!r} needs {REGIONS} new regions at least to tell their distribution, got {len(new)}"
-        )
-    scaled = np.full(new.shape, np.nan)
-    constant = 0
-    for gene in np.flatnonzero(_shared(fit, new)):
-        known = np.isfinite(new[:, gene])
-        values = new[known, gene].astype(np.float64)
-        target = fit[np.isfinite(fit[:, gene]), gene].astype(np.float64)
-        if values.min() == values.max():
-            constant += 1
-            scaled[known, gene] = target.mean() if how == "genes" else np.median(target)
-        elif how == "genes":
-            scaled[known, gene] = (values - values.mean()) / values.std() * target.std() + target.mean()
-        else:
-            rank = rankdata(values)  # of values that are the same, the mean
-            scaled[known, gene] = np.quantile(target, (rank - 0.5) / len(rank), method="hazen")
-    if constant:
-        warnings.warn(
-            f"rescale={how!r}: {constant:,} gene(s) are the same in all new regions and are taken as in the middle of "
-            "the fit",
-            stacklevel=4,
-        )
-    return scaled.astype(new.dtype)
 
 
 def _shared(

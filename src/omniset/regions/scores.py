@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -50,8 +49,7 @@ def scores(
         where the truth is.
 
     Raises:
-        ValueError: Numbers that are not finite, arrays that are not as long as the truth, or a hemisphere that
-            `pair_hemispheres` does not give.
+        ValueError: Numbers that are not finite, or not as many as the truth has.
     """
     x, y = _numbers("truth", truth, len(truth)), _numbers("predicted", predicted, len(truth))
     measured = {**dict.fromkeys(SCORES, np.nan), "pairs": float(len(x))}
@@ -70,9 +68,9 @@ def scores(
         part = np.searchsorted(edges, d)
         measured |= {f"pearson_{name}": pearson(x[part == i], y[part == i]) for i, name in enumerate(DISTANCES)}
     if hemisphere_pairs is not None:
-        of_pair = _labels("hemisphere_pairs", hemisphere_pairs, len(x), (*HEMISPHERES.values(), ""))
         for name, label in HEMISPHERES.items():
-            measured[f"pearson_{name}"] = pearson(x[of_pair == label], y[of_pair == label])
+            here = np.asarray(hemisphere_pairs) == label
+            measured[f"pearson_{name}"] = pearson(x[here], y[here])
     return measured
 
 
@@ -170,18 +168,12 @@ def check_hemispheres(hemisphere: Sequence[str], regions: int) -> Shaped[np.ndar
     Raises:
         ValueError: One that is not "L", "R" or "", or not as many as regions.
     """
-    return _labels("hemisphere", hemisphere, regions, (LEFT, RIGHT, ""))
-
-
-def _labels(name: str, values: Any, number: int, known: tuple[str, ...]) -> Shaped[np.ndarray, " rows"]:
-    labels = np.asarray(values, dtype=np.str_)
-    if len(labels) != number:
-        raise ValueError(f"{name} must have {number} entries, got {len(labels)}")
-    unknown = np.flatnonzero(~np.isin(labels, known))
+    labels = np.asarray(hemisphere, dtype=np.str_)
+    if len(labels) != regions:
+        raise ValueError(f"hemisphere must have {regions} entries, got {len(labels)}")
+    unknown = np.flatnonzero(~np.isin(labels, (LEFT, RIGHT, "")))
     if len(unknown):
-        raise ValueError(
-            f"{name} must be one of {', '.join(map(repr, known))}, got {str(labels[unknown[0]])!r} at {unknown[0]}"
-        )
+        raise ValueError(f"hemisphere must be 'L', 'R' or '', got {str(labels[unknown[0]])!r} at {unknown[0]}")
     return labels
 
 

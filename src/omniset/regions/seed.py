@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import warnings
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,11 +20,11 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from omniset.core.attention import log_multiplicity
-from omniset.core.checks import check_sizes
 from omniset.core.sets import SetBatch
 from omniset.layers import MultisetAttentionBlock
 from omniset.regions.data import Pairs, PairValues, Regions, known_pairs, matrix_of, places_of
-from omniset.regions.method import Method
+from omniset.regions.methods import Method
+from omniset.regions.options import PredictorOptions
 from omniset.regions.splits import FEWEST, split
 from omniset.runs import devices
 from omniset.training.artefacts import Weights
@@ -34,15 +33,13 @@ from omniset.training.fit import TrainingModule, fit
 from omniset.training.network import Standardize
 
 # As published.
-BINS, TOKEN_DIM, HIDDEN, DROPOUT = 5, 200, (512, 256, 128), 0.1
+BINS, TOKEN_DIM, HEADS, HIDDEN, DROPOUT = 5, 200, 4, (512, 256, 128), 0.1
 CLS_DIM, CLS_SCALE = 6, 0.02
 SYMMETRY = 0.1  # weight of the mean of (f(i, j) - f(j, i))^2
 WEIGHT_DECAY = 1e-2
 BATCH = 23  # regions, all of whose pairs are learned from
 
-CLS = ("random", "spatial")
-POOLINGS = ("mean", "attention", "cls")
-COLUMNS_TOGETHER = 4  # of the grid
+COLUMNS_TOGETHER = 4  # when predicting
 PATIENCE = 10
 VALIDATION_FOLDS = 5  # one of which is kept back
 
@@ -67,10 +64,6 @@ class ExpressionTokens(nn.Module):
         genes: Number of genes.
         dim: Width of the tokens.
         vectors: Of the genes; kept as they are, and stored with the model. None: learned, N(0, 1) at the start.
-        token_dim: Width of the learned vectors; vectors that are given have their own.
-
-    Raises:
-        ValueError: A size out of bounds; vectors of another number than genes, or not finite.
     """
 
     vectors: Tensor
@@ -80,16 +73,12 @@ class ExpressionTokens(nn.Module):
         genes: int,
         dim: int,
         vectors: Float[Tensor, "genes token_dim"] | None = None,
-        token_dim: int = TOKEN_DIM,
     ) -> None:
         super().__init__()
-        check_sizes(genes=genes, dim=dim, token_dim=token_dim)
         if vectors is None:
-            self.vectors = nn.Parameter(torch.randn(genes, token_dim))
+            self.vectors = nn.Parameter(torch.randn(genes, TOKEN_DIM))
         else:
-            _check_vectors(vectors, genes)
             self.register_buffer("vectors", vectors.detach().to(torch.get_default_dtype(), copy=True))
-        self.genes = genes
         self.bin = nn.Linear(BINS, self.vectors.shape[1])
         self.project = nn.Linear(self.vectors.shape[1], dim)
 
@@ -105,31 +94,17 @@ class ExpressionTokens(nn.Module):
         return self.project(self.bin.weight.T + self.bin.bias), F.linear(self.vectors, self.project.weight)
 
     def one_hot(self, expression: Float[Tensor, "regions genes"]) -> Int[Tensor, "regions genes bins"]:
-        """The bin of each gene, one-hot; no bin where the expression is NaN.
-
-        Raises:
-            ValueError: Another number of genes.
-        """
-        if expression.shape[1] != self.genes:
-            raise ValueError(f"expression must have {self.genes:,} genes, got {expression.shape[1]:,}")
+        """The bin of each gene, one-hot; no bin where the expression is NaN."""
         edges = torch.arange(1, BINS, device=expression.device) / BINS
         bins = F.one_hot(torch.bucketize(expression.float(), edges, right=True), BINS)
         return bins.masked_fill(expression.isnan()[..., None], 0)
-
-
-def _check_vectors(vectors: Tensor, genes: int) -> None:
-    if len(vectors) != genes or not vectors.shape[1]:
-        raise ValueError(f"vectors must be (genes, token_dim) = ({genes}, >= 1), got {tuple(vectors.shape)}")
-    bad = ~vectors.isfinite().all(1)
-    if bool(bad.any()):
-        raise ValueError(f"vectors must be finite, that of gene {int(bad.nonzero()[0])} is not")
 
 
 # ---------------------------------------------------------------------- pooling and head
 
 
 class TokenPooling(nn.Module):
-    """One vector of CLS and the present genes of a region: sum_t a_t x_t.
+    """One vector of CLS and some genes: sum_t a_t x_t over these tokens.
 
         mean       a_t = 1 / number of tokens
         attention  a = softmax over t of w . tanh(V x_t), V dim x dim, no biases
@@ -141,28 +116,18 @@ class TokenPooling(nn.Module):
 
     def __init__(self, dim: int, pooling: str) -> None:
         super().__init__()
-        if pooling not in POOLINGS:
-            raise ValueError(f"pooling must be one of {', '.join(POOLINGS)}, got {pooling!r}")
         self.pooling = pooling
         self.score: nn.Module | None = None
         if pooling == "attention":
             self.score = nn.Sequential(nn.Linear(dim, dim, bias=False), nn.Tanh(), nn.Linear(dim, 1, bias=False))
 
     def forward(
-        self, x: Float[Tensor, "sets tokens dim"], multiplicity: Float[Tensor, "sets tokens"]
-    ) -> Float[Tensor, "sets dim"]:
-        if self.pooling == "cls":
-            return x[:, 0]
-        scores = self._scores(x).masked_fill(multiplicity[..., None] == 0, -torch.inf)
-        return (scores.softmax(1).mT @ x)[:, 0]
-
-    def shared(
         self,
         cls: Float[Tensor, "sets firsts dim"],
         genes: Float[Tensor, "sets tokens dim"],
         members: Float[Tensor, "subsets tokens"],
     ) -> Float[Tensor, "subsets sets dim"]:
-        """The same for many subsets of the same tokens.
+        """A vector for each of many subsets of the same tokens.
 
         Args:
             cls: The CLS token of each subset, or one for all (firsts = 1).
@@ -179,27 +144,14 @@ class TokenPooling(nn.Module):
         return torch.zeros_like(x[..., :1]) if self.score is None else self.score(x)
 
 
-class RunningBatchNorm(nn.BatchNorm1d):
-    """Batch normalisation that in training takes its running statistics for a batch of one, and leaves them as they
-    are: one row has no variance, and PyTorch's raises an error.
-    """
-
-    def forward(self, x: Float[Tensor, "rows dim"]) -> Float[Tensor, "rows dim"]:
-        if self.training and len(x) < 2:
-            mean, var = self.running_mean, self.running_var
-            return F.batch_norm(x, mean, var, self.weight, self.bias, False, 0.0, self.eps)
-        return super().forward(x)
-
-
 class ConnectivityHead(nn.Module):
-    """Linear, ReLU, BatchNorm, dropout for each of the widths `hidden`, then Linear to 1."""
+    """Linear, ReLU, BatchNorm, dropout for each of the published widths, then Linear to 1."""
 
-    def __init__(self, dim: int, hidden: Sequence[int] = HIDDEN, dropout: float = DROPOUT) -> None:
+    def __init__(self, dim: int) -> None:
         super().__init__()
         layers: list[nn.Module] = []
-        for width in hidden:
-            check_sizes(hidden=width)
-            layers += [nn.Linear(dim, width), nn.ReLU(), RunningBatchNorm(width), nn.Dropout(dropout)]
+        for width in HIDDEN:
+            layers += [nn.Linear(dim, width), nn.ReLU(), nn.BatchNorm1d(width), nn.Dropout(DROPOUT)]
             dim = width
         self.layers = nn.Sequential(*layers, nn.Linear(dim, 1))
 
@@ -208,20 +160,6 @@ class ConnectivityHead(nn.Module):
 
 
 # ---------------------------------------------------------------------- the networks
-
-
-def _check_positions(name: str, positions: Tensor, regions: int) -> None:
-    if not positions.numel():
-        return
-    low, high = (int(x) for x in positions.aminmax())
-    if low < 0 or high >= regions:
-        raise ValueError(f"{name} must be >= 0 and < {regions}, the number of regions; got {low if low < 0 else high}")
-
-
-def _with_cls(cls: Float[Tensor, "sets dim"], genes: SetBatch) -> SetBatch:
-    one = torch.ones_like(genes.multiplicity[:, :1])
-    x = torch.cat([cls[:, None], genes.elements], 1)
-    return SetBatch(x, torch.cat([one, genes.multiplicity], 1), validate=False)
 
 
 def _attend(
@@ -246,21 +184,16 @@ class CrossAttention(nn.Module):
     The FFN is dim - 4 dim - dim with ReLU. f(i, j) is not f(j, i). Absent genes are no keys and are not pooled.
 
     The rows of Q never see one another: each row only meets region j. So with pooling="cls" no gene of region i reaches
-    the prediction, against what the document says of this option; a warning says so. And so `grid` computes the rows of
-    a region j once for all its partners i, as a row depends on the gene, its bin and j only.
+    the prediction, against what the document says of this option; a warning says so. And so the rows of a region j are
+    computed once for all its partners i, as a row depends on the gene, its bin and j only.
 
     Args:
         genes: Number of genes: the columns of expression, in this order.
-        dim: Width of the tokens, divisible by num_heads.
+        dim: Width of the tokens, divisible by the heads.
         depth: Number of layers.
         cls: "random" or "spatial".
         pooling: "mean", "attention" or "cls", see `TokenPooling`.
-        vectors, token_dim: As in ExpressionTokens.
-        hidden: Widths of the head's layers.
-        dropout: Of the outputs of attention and FFN and within the head, in training.
-
-    Raises:
-        ValueError: A size or a choice out of bounds; vectors as in ExpressionTokens.
+        vectors: As in ExpressionTokens.
     """
 
     cls: Tensor | None
@@ -269,91 +202,79 @@ class CrossAttention(nn.Module):
         self,
         genes: int,
         dim: int = 128,
-        num_heads: int = 4,
         depth: int = 4,
         cls: str = "random",
         pooling: str = "mean",
         vectors: Float[Tensor, "genes token_dim"] | None = None,
-        token_dim: int = TOKEN_DIM,
-        hidden: Sequence[int] = HIDDEN,
-        dropout: float = DROPOUT,
     ) -> None:
         super().__init__()
-        if cls not in CLS:
-            raise ValueError(f"cls must be one of {', '.join(CLS)}, got {cls!r}")
-        check_sizes(dim=dim, num_heads=num_heads, depth=depth)
-        self.tokens = ExpressionTokens(genes, dim, vectors, token_dim)
+        self.tokens = ExpressionTokens(genes, dim, vectors)
         self.cls = nn.Parameter(CLS_SCALE * torch.randn(CLS_DIM))
         self.cls_projection = nn.Linear(CLS_DIM, dim)
         self.layers = nn.ModuleList(
-            MultisetAttentionBlock(dim, num_heads, 4 * dim, norm="post", dropout=dropout, activation="relu")
+            MultisetAttentionBlock(dim, HEADS, 4 * dim, norm="post", dropout=DROPOUT, activation="relu")
             for _ in range(depth)
         )
         self.pool = TokenPooling(dim, pooling)
-        self.head = ConnectivityHead(dim, hidden, dropout)
+        self.head = ConnectivityHead(dim)
         if pooling == "cls":
             warnings.warn(
                 "pooling='cls' lets no gene of region i into the prediction of a pair (i, j): its CLS token attends to "
                 "the genes of region j alone",
                 stacklevel=2,
             )
-        self.reads_coordinates = cls == "spatial"
-        if self.reads_coordinates:
+        if cls == "spatial":
             self.cls = None
             self.statistics = Standardize(3)
-            self.statistics.shift.fill_(torch.nan)  # not known yet
 
     def forward(
         self,
         expression: Float[Tensor, "regions genes"],
-        pairs: Int[Tensor, "pairs 2"],
+        rows: Int[Tensor, " rows"],
+        columns: Int[Tensor, " columns"],
         coordinates: Float[Tensor, "regions 3"] | None = None,
-    ) -> Float[Tensor, " pairs"]:
-        """Connectivity of each pair (i, j).
+    ) -> Float[Tensor, "rows columns"]:
+        """Connectivity of every pair (i, j) of i in rows and j in columns.
+
+        For each j the layers run once over the distinct (gene, bin) that occur in rows, at most K G of them, instead of
+        over G tokens for each i: with many rows this is cheaper by a factor up to rows / K. Pairs of the same j share
+        what dropout drops.
 
         Args:
             expression: (N, G) of all regions, once; NaN: not measured.
-            pairs: (B, 2) positions of i and j among the regions.
+            rows, columns: Positions among the regions.
             coordinates: (N, 3) in mm; read by cls="spatial" alone.
-
-        Raises:
-            ValueError: Another number of genes; a position out of range; coordinates that are needed and are missing,
-                not finite, or of another number; coordinates before `standardise`.
         """
-        queries, keys = self._read(expression, pairs, coordinates)
-        x = queries.elements
+        members = self.tokens.one_hot(expression[rows]).flatten(1)
+        used = members.any(0).nonzero()[:, 0]
+        by_bin, by_gene = self.tokens.tables()
+        table = (by_gene[:, None] + by_bin).flatten(0, 1)[used]
+        keys = self.tokens(expression[columns])
+        cls = self._cls(rows, columns, coordinates)
+        x = torch.cat([cls, table.expand(len(columns), -1, -1)], 1)
         for layer in self.layers:
             x = _attend(layer, x, keys)
-        return self.head(self.pool(x, queries.multiplicity))
+        first = cls.shape[1]
+        pooled = self.pool(x[:, :first], x[:, first:], members[:, used].to(x))
+        return self.head(pooled.flatten(0, 1)).view(len(rows), len(columns))
 
     def standardise(self, coordinates: Float[Tensor, "regions 3"]) -> None:
-        """Store mean and standard deviation of the *training* regions' coordinates, to which all later ones are put.
-
-        Raises:
-            ValueError: cls="random"; no region; coordinates that are not finite.
-        """
-        if not self.reads_coordinates:
-            raise ValueError("cls='random' reads no coordinates: there is nothing to standardise")
-        if not len(coordinates):
-            raise ValueError("coordinates must be those of at least one region")
-        _check_finite(coordinates)
+        """Store mean and standard deviation of the *training* regions' coordinates, to which all later ones are put."""
         statistics = Standardize(3).double()  # on the CPU, since not every device has float64
         statistics.fit([(coordinates.detach().cpu(), torch.ones(len(coordinates)))])
         self.statistics.load_state_dict(statistics.state_dict())
 
     def attention(
-        self,
-        expression: Float[Tensor, "regions genes"],
-        pairs: Int[Tensor, "pairs 2"],
-        coordinates: Float[Tensor, "regions 3"] | None = None,
-    ) -> Float[Tensor, "pairs queries genes"]:
-        """The last layer's attention weights, mean over its heads: (B, 1 + G, G), CLS and genes of i by genes of j.
+        self, expression: Float[Tensor, "2 genes"], coordinates: Float[Tensor, "2 3"] | None = None
+    ) -> Float[Tensor, "queries genes"]:
+        """The last layer's attention weights, mean over its heads: (1 + G, G), CLS and genes of i by genes of j.
 
-        Each row sums to 1. Rows of genes absent in i and columns of genes absent in j are 0. In training mode dropout
-        is on in the layers before.
+        Each row sums to 1. Rows of genes absent in i and columns of genes absent in j are 0.
         """
-        queries, keys = self._read(expression, pairs, coordinates)
-        x = queries.elements
+        i, j = torch.tensor([0]), torch.tensor([1])
+        genes, keys = self.tokens(expression[i]), self.tokens(expression[j])
+        x = torch.cat([self._cls(i, j, coordinates), genes.elements], 1)
+        present = torch.cat([torch.ones_like(genes.multiplicity[:, :1]), genes.multiplicity], 1)
         for before in self.layers[:-1]:
             x = _attend(before, x, keys)
         block: Any = self.layers[-1]
@@ -362,72 +283,18 @@ class CrossAttention(nn.Module):
         bias = log_multiplicity(m, x.dtype)[:, None]
         q, k, _ = (part.chunk(block.num_heads, -1) for part in block.project(x, keys.elements))
         weights = sum((block.scale * a @ b.mT + bias).softmax(-1) for a, b in zip(q, k, strict=True))
-        return weights / block.num_heads * keys.multiplicity[:, None] * queries.multiplicity[..., None]
-
-    def grid(
-        self,
-        expression: Float[Tensor, "regions genes"],
-        rows: Int[Tensor, " rows"],
-        columns: Int[Tensor, " columns"],
-        coordinates: Float[Tensor, "regions 3"] | None = None,
-    ) -> Float[Tensor, "rows columns"]:
-        """Connectivity of every pair (i, j) of i in rows and j in columns: what `forward` gives for these.
-
-        For each j the layers run once over the distinct (gene, bin) that occur in rows, at most K G of them, instead of
-        over G tokens for each i: with many rows this is cheaper by a factor up to rows / K. Otherwise than in
-        `forward`, pairs of the same j share what dropout drops.
-        """
-        for name, positions in (("rows", rows), ("columns", columns)):
-            _check_positions(name, positions, len(expression))
-        if not len(rows) or not len(columns):
-            return expression.new_zeros(len(rows), len(columns))
-        members = self.tokens.one_hot(expression[rows]).flatten(1)
-        used = members.any(0).nonzero()[:, 0]
-        by_bin, by_gene = self.tokens.tables()
-        table = (by_gene[:, None] + by_bin).flatten(0, 1)[used]
-        keys = self.tokens(expression[columns])
-        if self.reads_coordinates:
-            pairs = torch.stack(torch.meshgrid(rows, columns, indexing="xy"), -1)  # (columns, rows, 2)
-            cls = self._cls(expression, pairs.flatten(0, 1), coordinates).unflatten(0, pairs.shape[:2])
-        else:
-            cls = self._cls(expression, rows.new_zeros(len(columns), 2))[:, None]
-        x = torch.cat([cls, table.expand(len(columns), -1, -1)], 1)
-        for layer in self.layers:
-            x = _attend(layer, x, keys)
-        first = cls.shape[1]
-        pooled = self.pool.shared(x[:, :first], x[:, first:], members[:, used].to(x))
-        return self.head(pooled.flatten(0, 1)).view(len(rows), len(columns))
-
-    def _read(self, expression: Tensor, pairs: Tensor, coordinates: Tensor | None) -> tuple[SetBatch, SetBatch]:
-        """Queries, CLS first, and keys of each pair."""
-        _check_positions("pairs", pairs, len(expression))
-        regions, where = pairs.unique(return_inverse=True)
-        tokens = self.tokens(expression[regions])
-        return _with_cls(self._cls(expression, pairs, coordinates), tokens[where[:, 0]]), tokens[where[:, 1]]
+        return (weights / block.num_heads * keys.multiplicity[:, None] * present[..., None])[0]
 
     def _cls(
-        self, expression: Tensor, pairs: Int[Tensor, "pairs 2"], coordinates: Tensor | None = None
-    ) -> Float[Tensor, "pairs dim"]:
+        self, rows: Int[Tensor, " rows"], columns: Int[Tensor, " columns"], coordinates: Tensor | None
+    ) -> Float[Tensor, "columns firsts dim"]:
+        """The CLS tokens of each region j: one for each i, or one for all of them (firsts = 1)."""
         if self.cls is not None:
-            return self.cls_projection(self.cls).expand(len(pairs), -1)
-        if coordinates is None:
-            raise ValueError("coordinates must be given: the model was made with cls='spatial'")
-        if len(coordinates) != len(expression):
-            raise ValueError(f"coordinates must be those of {len(expression):,} regions, got {len(coordinates):,}")
-        if bool(self.statistics.shift.isnan().any()):
-            raise ValueError("coordinates cannot be read before standardise was called with the training regions'")
-        _check_finite(coordinates, pairs)
+            return self.cls_projection(self.cls).expand(len(columns), 1, -1)
+        assert coordinates is not None
         scaled = self.statistics(coordinates.to(self.statistics.shift))
-        return self.cls_projection(CLS_SCALE * scaled[pairs].flatten(1))
-
-
-def _check_finite(coordinates: Float[Tensor, "regions 3"], pairs: Tensor | None = None) -> None:
-    """Of all regions, or of those that occur in pairs."""
-    bad = ~coordinates.isfinite().all(1)
-    bad = bad.nonzero()[:, 0] if pairs is None else pairs[bad[pairs]]
-    if len(bad):
-        region = int(bad[0])
-        raise ValueError(f"coordinates must be finite, those of region {region} are {coordinates[region].tolist()}")
+        pairs = torch.stack(torch.meshgrid(rows, columns, indexing="xy"), -1)
+        return self.cls_projection(CLS_SCALE * scaled[pairs].flatten(2))
 
 
 # ---------------------------------------------------------------------- training
@@ -456,8 +323,7 @@ class Passes(EpochSampler):
 class PairsModule(TrainingModule):
     """Squared error of all pairs among the regions of a batch, and a pull of f(i, j) to f(j, i).
 
-    Pairs are computed in a grid, so that what they share is computed once: see `CrossAttention.grid`. What is watched
-    is the mean of both ways.
+    What is watched is the mean of both ways.
 
     Args:
         expression, coordinates: Of all regions.
@@ -480,7 +346,7 @@ class PairsModule(TrainingModule):
         """All f of pairs among some regions."""
         coordinates = None if self.coordinates is None else self.coordinates[rows.cpu()].to(rows.device)
         everything = torch.arange(len(rows), device=rows.device)
-        return self.network.grid(self.expression[rows.cpu()].to(rows.device), everything, everything, coordinates)
+        return self.network(self.expression[rows.cpu()].to(rows.device), everything, everything, coordinates)
 
     def training_step(self, rows: Tensor, index: int) -> Tensor:
         predicted = self.matrix(rows)
@@ -513,17 +379,14 @@ class SeedMethod(Method):
     epoch are taken. An epoch has as many batches as the pairs need.
 
     Args:
+        options: What the network is made with, and learns by.
         vectors: (G, T) of the genes; None: learned.
-        options: Of `CrossAttention`: dim, num_heads, depth, cls, pooling, token_dim, hidden.
-        epochs: At most.
-        learning_rate: Of AdamW.
 
     Attributes:
         network: Once fitted.
         history: A dict per epoch: the losses.
         folder: For checkpoints; None: a temporary one.
-        resume: Go on from the folder's checkpoint, if it was made with the same settings.
-        settings: Of the run.
+        resume: Go on from the folder's checkpoint, if it was made with the same options.
     """
 
     name = "seed"
@@ -531,21 +394,11 @@ class SeedMethod(Method):
     history: list[dict[str, Any]]
     folder: Path | None = None
     resume = False
-    settings: Mapping[str, Any] = MappingProxyType({})
 
-    def __init__(
-        self,
-        vectors: Float[np.ndarray, "genes token_dim"] | None = None,
-        options: Mapping[str, Any] = MappingProxyType({}),
-        epochs: int = 100,
-        learning_rate: float = 1e-3,
-        device: str = "cpu",
-        progress: bool = False,
-    ) -> None:
+    def __init__(self, options: PredictorOptions, vectors: Float[np.ndarray, "genes token_dim"] | None = None) -> None:
         super().__init__()
-        self.vectors, self.options, self.epochs = vectors, dict(options), epochs
-        self.learning_rate, self.device, self.progress = learning_rate, device, progress
-        self.needs_coordinates = self.options.get("cls") == "spatial"
+        self.options, self.vectors = options, vectors
+        self.needs_coordinates = options.cls == "spatial"
 
     def _reads_places(self, train: Regions) -> bool:
         return self.needs_coordinates
@@ -563,10 +416,10 @@ class SeedMethod(Method):
         vectors = None if self.vectors is None else zlib.crc32(np.ascontiguousarray(self.vectors).tobytes())
         module = PairsModule(
             network,
-            self.learning_rate,
+            self.options.learning_rate,
             WEIGHT_DECAY,
             seed,
-            {**self.settings, "vectors": vectors, "data": checksum(train)},
+            {**self.options.fingerprint(), "vectors": vectors, "data": checksum(train)},
             expression=torch.from_numpy(train.expression[order]).float(),
             coordinates=None if coordinates is None else coordinates[order],
             target=torch.from_numpy(target[np.ix_(order, order)]).float(),
@@ -575,10 +428,10 @@ class SeedMethod(Method):
         fit(
             module,
             _lesson(len(learn), len(watched), seed),
-            epochs=self.epochs,
+            epochs=self.options.epochs,
             patience=PATIENCE if len(watched) else None,
-            device=self.device,
-            progress=self.progress,
+            device=self.options.device,
+            progress=self.options.progress,
             log=None,
             folder=self.folder,
             resume=self.resume,
@@ -597,10 +450,8 @@ class SeedMethod(Method):
         vectors = None if self.vectors is None else torch.from_numpy(self.vectors).float()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            try:
-                return CrossAttention(genes, vectors=vectors, **self.options)
-            except TypeError as error:
-                raise ValueError(f"options: {error}") from error
+            of = self.options
+            return CrossAttention(genes, of.dim, of.depth, of.cls, of.pooling, vectors)
 
     def _coordinates(self, regions: Regions) -> Float[Tensor, "regions 3"] | None:
         """For the networks that read them."""
@@ -610,13 +461,13 @@ class SeedMethod(Method):
 
     @torch.no_grad()
     def _predict(self, regions: Regions, pairs: Pairs) -> PairValues:
-        device = devices.find(self.device)
+        device = devices.find(self.options.device)
         network = self.network.to(device).eval()
         expression = torch.from_numpy(regions.expression).float().to(device)
         coordinates = self._coordinates(regions)
         coordinates = None if coordinates is None else coordinates.to(device)
         rows = torch.arange(len(regions), device=device)
-        parts = [network.grid(expression, rows, some, coordinates) for some in rows.split(COLUMNS_TOGETHER)]
+        parts = [network(expression, rows, some, coordinates) for some in rows.split(COLUMNS_TOGETHER)]
         matrix = torch.cat(parts, 1).double().cpu().numpy()
         network.to("cpu")
         if not self.directed:
@@ -626,8 +477,8 @@ class SeedMethod(Method):
     @torch.no_grad()
     def weights(self, pair: Regions) -> Float[np.ndarray, "rows genes"]:
         """Of two regions: the last layer's attention of CLS and of each gene of the first to each of the second."""
-        expression, both = torch.from_numpy(pair.expression).float(), torch.tensor([[0, 1]])
-        return self.network.attention(expression, both, self._coordinates(pair))[0].double().numpy()
+        expression = torch.from_numpy(pair.expression).float()
+        return self.network.attention(expression, self._coordinates(pair)).double().numpy()
 
     # ------------------------------------------------------------------ on disk
 

@@ -17,11 +17,10 @@ from torch import Tensor, nn
 
 from omniset.core.attention import multiset_attention
 from omniset.core.checks import check_sizes
-from omniset.regions.baselines import Geometry, geometry_of
 from omniset.regions.data import Pairs, PairValues, Regions, Square, known_pairs, matrix_of, mirrored, places_of
-from omniset.regions.method import Fields, Method
+from omniset.regions.methods import Fields, Geometry, Method, geometry_of
 from omniset.regions.scaling import Components
-from omniset.regions.splits import FEWEST, split
+from omniset.regions.splits import FEWEST, held_back
 from omniset.runs import devices
 
 # Of each head at first: the logarithms of its scales of genes, and of places.
@@ -197,7 +196,7 @@ class Keys:
 class SetAttention(Method):
     """A new region attends to the set of known regions: see `RegionSetAttention`.
 
-    What is read, and learned, is what the trunk leaves of connectivity: see `omniset.regions.baselines.Geometry`. An
+    What is read, and learned, is what the trunk leaves of connectivity: see `omniset.regions.methods.Geometry`. An
     episode is a step of Adam: the regions, at most 200 of them drawn anew, are divided as `held_out` says; one of four
     folds is hidden, the trunk fitted without it, and the loss is the squared error of the pairs within it. There are
     60 episodes, and the learning rate falls linearly.
@@ -271,12 +270,7 @@ class SetAttention(Method):
         """Regions that are known, and those that are hidden, of each fold of a division."""
         if len(regions) > MOST:
             regions = regions.take(np.sort(rng.choice(len(regions), MOST, replace=False)))
-        folds = min(FOLDS, len(regions) // FEWEST)
-        if folds < 2:
-            return []
-        parts = split(self.held_out if regions.placed else "random", regions, folds, int(rng.integers(1 << 31)))
-        everything = np.arange(len(regions))
-        episodes = [(regions.take(np.setdiff1d(everything, part)), regions.take(part)) for part in parts]
+        episodes = held_back(regions, FOLDS, int(rng.integers(1 << 31)), self.held_out)
         return [(one, other) for one, other in episodes if len(one.pairs()) >= FEWEST and len(other.pairs())]
 
     def _loss(self, known: Regions, hidden: Regions, device: torch.device) -> Tensor:

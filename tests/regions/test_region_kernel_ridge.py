@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from region_methods import GENES, REGIONS, TRAIN, every_pair, regions_of, squared, standardised
 
-from omniset.regions import baselines
-from omniset.regions.baselines import Fold, GaussianKernel, KernelRidge, Space, Spectrum, TwoStep, filled
+from omniset.regions import kernel_ridge
+from omniset.regions.kernel_ridge import Fold, GaussianKernel, KernelRidge, TwoStep, compared, filled, spectrum_of
 from omniset.regions.scaling import squared_distances
 from omniset.regions.scores import pearson
 from omniset.regions.splits import split
@@ -24,7 +24,7 @@ def test_two_step_against_solve(penalty):
     rng = np.random.default_rng(0)
     kernel, target, cross = positive(rng, 11), rng.normal(size=(11, 11)), rng.normal(size=(5, 11))
     right = np.linalg.solve(kernel + penalty * np.eye(11), cross.T)
-    found = TwoStep(Spectrum.of(kernel), target, penalty).predict(cross)
+    found = TwoStep(spectrum_of(kernel), target, penalty).predict(cross)
     assert np.allclose(found, right.T @ target @ right, rtol=1e-9, atol=1e-10)
     assert not np.allclose(found, found.T)
 
@@ -36,14 +36,14 @@ def test_two_step_and_ridge_with_the_kronecker_kernel():
     one, low = np.eye(7), 0.3
     system = np.kron(kernel, kernel) + low * (np.kron(kernel, one) + np.kron(one, kernel)) + low**2 * np.eye(49)
     expected = (np.kron(cross, cross) @ np.linalg.solve(system, target.ravel())).reshape(3, 3)
-    assert np.allclose(TwoStep(Spectrum.of(kernel), target, low).predict(cross), expected)
+    assert np.allclose(TwoStep(spectrum_of(kernel), target, low).predict(cross), expected)
 
     # Ordinary ridge, K x K + m I, is the same where all eigenvalues of K are s or 0, with m = 2 s l + l^2.
     basis = np.linalg.qr(rng.normal(size=(7, 3)))[0]
     kernel, cross = 1.7 * basis @ basis.T, rng.normal(size=(5, 3)) @ basis.T
     system = np.kron(kernel, kernel) + (2 * 1.7 * low + low**2) * np.eye(49)
     expected = (np.kron(cross, cross) @ np.linalg.solve(system, target.ravel())).reshape(5, 5)
-    assert np.allclose(TwoStep(Spectrum.of(kernel), target, low).predict(cross), expected)
+    assert np.allclose(TwoStep(spectrum_of(kernel), target, low).predict(cross), expected)
 
 
 @pytest.mark.parametrize("directed", [False, True])
@@ -76,7 +76,7 @@ def test_a_known_target_is_kept():
 def test_kernels():
     regions = regions_of()
     train, others = regions.take(TRAIN), regions.take([1, 6, 7])
-    compared = Space(train, genes=True, place=True).compare(others)
+    both = compared(others, train, genes=True, place=True)
     z = standardised(regions.expression, TRAIN)
     genes = np.exp(-0.3 * squared(z[[1, 6, 7]], z[TRAIN]) / GENES)
     x = np.column_stack([abs(regions.coordinates[:, 0]), regions.coordinates[:, 1:]])
@@ -91,7 +91,7 @@ def test_kernels():
         (GaussianKernel(0.3, tuple(widths), 0.4, 0.25), 0.25 * genes + 0.75 * near),
         (GaussianKernel(0.3, tuple(widths), 0.4), genes * near),
     ):
-        assert np.allclose(kernel(compared), 1 + expected, rtol=1e-6)
+        assert np.allclose(kernel(both), 1 + expected, rtol=1e-6)
 
 
 def test_squared_distances_are_not_negative():
@@ -109,7 +109,7 @@ class Table(Fold):
         object.__setattr__(self, "given", scores)
 
     def scores(self, kernel, over):
-        return [[self.given.get((kernel.rate, penalty), 0.0) for penalty in baselines.PENALTIES] for _ in over]
+        return [[self.given.get((kernel.rate, penalty), 0.0) for penalty in kernel_ridge.PENALTIES] for _ in over]
 
 
 @pytest.mark.parametrize(("gains", "taken"), [((0.2, 0.3, 0.2, 0.3), True), ((0.9, -0.5, 0.9, -1.5), False)])
@@ -123,8 +123,8 @@ def test_the_choice_with_the_best_mean_is_taken(gains, taken):
 
 
 def test_the_score_is_that_of_regions_that_were_left_out(monkeypatch):
-    monkeypatch.setattr(baselines, "GENES_ALONE", (0.3,))
-    monkeypatch.setattr(baselines, "PENALTIES", (0.7,))
+    monkeypatch.setattr(kernel_ridge, "GENES_ALONE", (0.3,))
+    monkeypatch.setattr(kernel_ridge, "PENALTIES", (0.7,))
     regions = regions_of(missing=False)
     method = KernelRidge().fit(regions.with_(coordinates=None), TRAIN, seed=5)
     train = regions.take(sorted(TRAIN.tolist(), key=lambda i: regions.names[i]))

@@ -1,4 +1,9 @@
-"""What every method has: it learns from some regions, predicts pairs of any, and is stored as plain values."""
+"""What every method has: it learns from some regions, predicts pairs of any, and is stored as plain values. And the
+simplest of them: what distance says, and boosted trees.
+
+Every method learns from the pairs among the regions it is given, and every number it keeps, means, scales, components,
+widths and penalties, is of these regions alone. Their order does not matter: they are sorted by name first.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +13,26 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Float, Int
 
-from omniset.regions.data import Pairs, PairValues, Regions, check_places
-from omniset.regions.scaling import Scaling
+from omniset.estimators.methods import Trees
+from omniset.regions.data import Pairs, PairValues, Regions, check_places, known_pairs, mirrored, places_of
+from omniset.regions.scaling import Components, Scaling
 from omniset.regions.scores import FEWEST
 from omniset.regions.splits import KINDS
 from omniset.runs.finite import require_finite_outputs
 
+# Of distance.
+SCALES = (10.0, 20.0, 40.0, 80.0)  # mm
+PENALTY = 1e-3  # of the weights, per pair
+
+# Of boosting.
+COMPONENTS = 10
+MOST_PAIRS = 100_000
+ITERATIONS, DEPTH = 200, 6
+AT_ONCE = 100_000  # pairs whose features are in memory together
+
+Features = Float[np.ndarray, "pairs features"]
 Fields = Mapping[str, Any]  # of an attribute its class; None: a number, text, a list, a dict of these, or an array
 T = TypeVar("T")
 
@@ -31,7 +48,6 @@ class Method(ABC):
     Attributes:
         name: As `ConnectivityPredictor` has it.
         needs_genes, needs_coordinates: Does it use expression, and places?
-        genes: Of the fit, in order.
         directed: Was it fitted to directed connectivity? If not, (i, j) and (j, i) are predicted alike.
         held_out: How regions are held back where the method chooses by them, see `omniset.regions.splits.split`: as
             those will be that it is to predict.
@@ -39,7 +55,6 @@ class Method(ABC):
     """
 
     name: str
-    genes: list[str]
     directed: bool
     held_out: str = KINDS[0]
     FIELDS: ClassVar[Fields] = {}
@@ -57,16 +72,15 @@ class Method(ABC):
                 a network starts; closed forms without choices do not depend on it.
 
         Raises:
-            ValueError: Rows that are doubled or no region's, fewer than 3 known pairs among them, no gene that differs
-                between them, places of some regions alone, or none where the method is of places alone.
+            ValueError: Fewer than 3 known pairs among them, no gene that differs between them, places of some regions
+                alone, or none where the method is of places alone.
         """
-        _check_rows(rows, len(regions))
         train = regions.take(sorted(rows.tolist(), key=regions.names.__getitem__))
         known = len(train.pairs())
         if known < FEWEST:
             raise ValueError(f"rows must have at least {FEWEST} pairs of known connectivity among them, got {known}")
         self._prepare(train)
-        self._check_coordinates(train)
+        self.check_coordinates(train)
         if self.needs_genes and not Scaling.of(train.expression).varies.any():
             raise ValueError(f"expression must differ between the {len(train)} rows in a gene at least, it is constant")
         self._fit(train, seed)
@@ -80,25 +94,17 @@ class Method(ABC):
             pairs: Positions into these regions, (from, to) where connectivity is directed.
 
         Raises:
-            ValueError: Not fitted, other genes, a pair of no region, or a region without coordinates where the method
-                needs them.
+            ValueError: A region without coordinates where the method needs them, or what is not finite.
         """
-        if not hasattr(self, "genes"):
-            raise ValueError(f"this {type(self).__name__} is not fitted yet: call fit first")
-        if self.needs_genes:
-            _check_genes(regions.genes, self.genes)
         if len(pairs) == 0:
             return np.zeros(0)
-        outside = pairs[((pairs < 0) | (pairs >= len(regions))).any(1)]
-        if len(outside):
-            raise ValueError(f"pairs must be of positions from 0 to {len(regions) - 1}, got {outside[0].tolist()}")
         if not self.directed:
             pairs = np.sort(pairs, 1)
         # Every pair once: (i, j) and (j, i) then have the same prediction to the bit.
         codes, of = np.unique(pairs[:, 0] * np.int64(len(regions)) + pairs[:, 1], return_inverse=True)
         used, at = np.unique(np.stack(np.divmod(codes, len(regions)), 1), return_inverse=True)
         chosen, places = regions.take(used), at.reshape(-1, 2)
-        self._check_coordinates(chosen)
+        self.check_coordinates(chosen)
         predicted = self._predict(chosen, places)
         if not np.isfinite(predicted).all():  # names are made where they are needed: of many pairs that takes long
             require_finite_outputs(predicted, [" and ".join(chosen.names[i] for i in pair) for pair in places], "pair")
@@ -124,7 +130,7 @@ class Method(ABC):
 
     def _prepare(self, train: Regions) -> None:
         """What the regions of the fit say of its needs."""
-        self.genes, self.directed = list(train.genes), train.directed
+        self.directed = train.directed
         self.needs_coordinates |= self._reads_places(train)
 
     def _reads_places(self, train: Regions) -> bool:
@@ -133,7 +139,8 @@ class Method(ABC):
     def _restored(self, train: Regions) -> None:  # noqa: B027 most methods have all in `state`
         """Make of the regions of the fit what `state` does not have."""
 
-    def _check_coordinates(self, regions: Regions) -> None:
+    def check_coordinates(self, regions: Regions) -> None:
+        """Raise ValueError where places are needed, and are not known of these regions."""
         if not self.needs_coordinates:
             return
         if regions.coordinates is None:
@@ -145,26 +152,6 @@ class Method(ABC):
 
     @abstractmethod
     def _predict(self, regions: Regions, pairs: Pairs) -> PairValues: ...
-
-
-def _check_rows(rows: Int[np.ndarray, " rows"], regions: int) -> None:
-    outside = rows[(rows < 0) | (rows >= regions)]
-    if len(outside):
-        raise ValueError(f"rows must be from 0 to {regions - 1}, got {outside[0]}")
-    unique, number = np.unique(rows, return_counts=True)
-    if (number > 1).any():
-        raise ValueError(f"rows must hold each region once, {unique[number > 1][0]} is there more than once")
-
-
-def _check_genes(genes: list[str], fitted: list[str]) -> None:
-    if genes == fitted:
-        return
-    if len(genes) != len(fitted):
-        raise ValueError(f"regions must have the {len(fitted):,} genes of the fit, got {len(genes):,}")
-    at = next(k for k, (a, b) in enumerate(zip(genes, fitted, strict=True)) if a != b)
-    raise ValueError(
-        f"regions must have the genes of the fit in the same order, gene {at} is {genes[at]!r}, not {fitted[at]!r}"
-    )
 
 
 # ---------------------------------------------------------------------- as plain values and arrays
@@ -216,7 +203,7 @@ def parted(state: Any, place: str = "") -> tuple[Any, dict[str, np.ndarray]]:
     plain: dict[str, Any] = {}
     arrays: dict[str, np.ndarray] = {}
     for name, value in state.items():
-        plain[name], more = parted(value, f"{place}/{name}" if place else name)
+        plain[name], more = parted(value, f"{place}__{name}" if place else name)  # as a name of a module may be
         arrays |= more
     return plain, arrays
 
@@ -234,3 +221,127 @@ def joined(plain: Any, arrays: Mapping[str, np.ndarray]) -> Any:
             raise ValueError(f"there is no array {plain['array']!r}")
         return arrays[plain["array"]]
     return {name: joined(value, arrays) for name, value in plain.items()}
+
+
+# ---------------------------------------------------------------------- what distance says
+
+
+class Geometry(Method):
+    """Connectivity by distance, to a region and to its mirror image: least squares on smooth decays.
+
+        b + sum over s in 10, 20, 40, 80 mm of a_s exp(-d / s) + a'_s exp(-d' / s) + c [both in one hemisphere]
+
+    d is the distance, d' that of one region from the other's mirror image in the plane x = 0. Ridge penalty 0.001 per
+    pair on all but b. Where places are not known it is b alone, the mean.
+
+    Attributes:
+        weights: b, and the others in that order.
+    """
+
+    name = "geometry"
+    FIELDS: ClassVar[Fields] = {"weights": None}
+    weights: Float[np.ndarray, " features"]
+
+    def __init__(self, genes: bool = False) -> None:
+        """Genes are not looked at, whatever is asked for."""
+        self.needs_genes = self.needs_coordinates = False
+
+    def _fit(self, train: Regions, seed: int) -> None:
+        pairs, values = known_pairs(train)
+        if train.coordinates is None:
+            self.weights = np.array([values.mean()])
+            return
+        features = self._features(train, pairs)
+        penalty = PENALTY * len(features) * np.eye(features.shape[1])
+        penalty[0, 0] = 0
+        self.weights = np.linalg.solve(features.T @ features + penalty, features.T @ values)
+
+    def _predict(self, regions: Regions, pairs: Pairs) -> PairValues:
+        return self.at(regions, pairs)
+
+    def at(self, regions: Regions, pairs: Pairs) -> PairValues:
+        """The trunk of pairs, (i, j) and (j, i) alike, without the checks of `predict`."""
+        if len(self.weights) == 1:
+            return np.full(len(pairs), self.weights[0])
+        return self._features(regions, pairs) @ self.weights
+
+    def _features(self, regions: Regions, pairs: Pairs) -> Float[np.ndarray, "pairs features"]:
+        c = places_of(regions)
+        i, j = pairs.T
+        straight = np.linalg.norm(c[i] - c[j], axis=1)
+        crossed = np.linalg.norm(c[i] * [-1, 1, 1] - c[j], axis=1)
+        decays = [np.exp(-d / s) for s in SCALES for d in (straight, crossed)]
+        return np.stack([np.ones(len(pairs)), *decays, (c[i, 0] * c[j, 0] > 0).astype(np.float64)], 1)
+
+
+def geometry_of(train: Regions) -> Geometry:
+    """The trunk of these regions."""
+    trunk = Geometry()
+    trunk.fit(train, np.arange(len(train)))
+    return trunk
+
+
+# ---------------------------------------------------------------------- boosted trees
+
+
+class PairFeatures:
+    """Features of a pair (i, j), the same for (j, i) unless connectivity is directed.
+
+    Of the first 10 principal components p of expression: |p_i - p_j|, p_i + p_j, and p_i p_j by entries. Of the places,
+    in mm: the distance, the distance of (|x|, y, z), their sums and absolute differences, and whether both are on the
+    same side (x of the same sign). Directed: also p_i, p_j and (|x|, y, z) of i and of j.
+
+    Args:
+        train: The training regions, whose components are used.
+        genes: Of expression.
+        place: Of coordinates.
+    """
+
+    FIELDS: ClassVar[Fields] = {"directed": None, "place": None, "components": Components}
+
+    def __init__(self, train: Regions, genes: bool, place: bool) -> None:
+        self.directed = train.directed
+        self.place = place
+        self.components = Components(train, COMPONENTS) if genes else None
+
+    def __call__(self, regions: Regions, pairs: Pairs) -> Features:
+        i, j = pairs.T
+        features = []
+        if self.components is not None:
+            p = self.components(regions)
+            features += [abs(p[i] - p[j]), p[i] + p[j], p[i] * p[j]]
+            features += [p[i], p[j]] if self.directed else []
+        if self.place:
+            c = places_of(regions)
+            m = mirrored(c)
+            features += [np.linalg.norm(of[i] - of[j], axis=1)[:, None] for of in (c, m)]
+            features += [m[i] + m[j], abs(m[i] - m[j]), (c[i, :1] * c[j, :1] > 0).astype(np.float64)]
+            features += [m[i], m[j]] if self.directed else []
+        return np.concatenate(features, 1)
+
+
+class Boosting(Method):
+    """Gradient boosting of trees by histograms on pair features: 200 iterations, learning rate 0.05, no early stop.
+
+    At most 100,000 training pairs are drawn.
+    """
+
+    name = "boosting"
+    FIELDS: ClassVar[Fields] = {"features": PairFeatures, "trees": Trees, "start": None}
+
+    def _fit(self, train: Regions, seed: int) -> None:
+        from sklearn.ensemble import HistGradientBoostingRegressor  # `predict` starts without it
+
+        self.features = PairFeatures(train, self.needs_genes, self.needs_coordinates)
+        pairs, values = known_pairs(train)
+        if len(pairs) > MOST_PAIRS:
+            drawn = np.sort(np.random.default_rng(seed).choice(len(pairs), MOST_PAIRS, replace=False))
+            pairs, values = pairs[drawn], values[drawn]
+        model = HistGradientBoostingRegressor(
+            learning_rate=0.05, max_iter=ITERATIONS, max_depth=DEPTH, early_stopping=False, random_state=seed
+        ).fit(self.features(train, pairs), values)
+        self.trees, self.start = Trees.of_histograms(model)
+
+    def _predict(self, regions: Regions, pairs: Pairs) -> PairValues:
+        parts = (self.features(regions, pairs[at : at + AT_ONCE]) for at in range(0, len(pairs), AT_ONCE))
+        return np.concatenate([self.start + len(self.trees.roots) * self.trees.means(x)[:, 0] for x in parts])

@@ -1,8 +1,4 @@
-"""What a model must beat, and what the default is made of: what distance says, kernel ridge, and boosted trees.
-
-Every method learns from the pairs among the regions it is given, and every number it keeps, means, scales, components,
-widths and penalties, is of these regions alone. Their order does not matter: they are sorted by name first.
-"""
+"""Two-step kernel ridge of pairs of regions: Gaussian kernels of expression and of places, which inner folds choose."""
 
 from __future__ import annotations
 
@@ -14,27 +10,13 @@ import numpy as np
 from jaxtyping import Float
 from scipy.sparse.linalg import LinearOperator, cg
 
-from omniset.estimators.methods import Trees
-from omniset.regions.data import (
-    Pairs,
-    PairValues,
-    Regions,
-    Square,
-    known_pairs,
-    matrix_of,
-    mirrored,
-    places_of,
-)
-from omniset.regions.method import Fields, Method
-from omniset.regions.scaling import Components, Scaling, squared_distances
+from omniset.regions.data import Pairs, PairValues, Regions, Square, known_pairs, matrix_of, mirrored, places_of
+from omniset.regions.methods import Fields, Geometry, Method, geometry_of
+from omniset.regions.scaling import Scaling, squared_distances
 from omniset.regions.scores import FEWEST, pearson
 from omniset.regions.splits import held_back
 
-# Of distance.
-SCALES = (10.0, 20.0, 40.0, 80.0)  # mm
-PENALTY = 1e-3  # of the weights, per pair
-
-# Of the ridge: what inner folds choose from.
+# What inner folds choose from.
 FOLDS = 4
 WIDTHS = (20.0, 12.0, 33.0, 55.0)  # mm
 SIDES = (0.0, 0.5)
@@ -45,75 +27,8 @@ GENES_ALONE = (0.05, 0.1, 0.3, 1.0, 3.0)
 PENALTIES = (0.3, 0.03, 0.1, 1.0, 3.0)
 MOST = 300  # regions that choices are made on
 
-# Of boosting.
-COMPONENTS = 10
-MOST_PAIRS = 100_000
-ITERATIONS, DEPTH = 200, 6
-AT_ONCE = 100_000  # pairs whose features are in memory together
-
-Compared = dict[str, Float[np.ndarray, "..."]]  # see `Space.compare`
-Features = Float[np.ndarray, "pairs features"]
-
-
-# ---------------------------------------------------------------------- what distance says
-
-
-class Geometry(Method):
-    """Connectivity by distance, to a region and to its mirror image: least squares on smooth decays.
-
-        b + sum over s in 10, 20, 40, 80 mm of a_s exp(-d / s) + a'_s exp(-d' / s) + c [both in one hemisphere]
-
-    d is the distance, d' that of one region from the other's mirror image in the plane x = 0. Ridge penalty 0.001 per
-    pair on all but b. Where places are not known it is b alone, the mean.
-
-    Attributes:
-        weights: b, and the others in that order.
-    """
-
-    name = "geometry"
-    FIELDS: ClassVar[Fields] = {"weights": None}
-    weights: Float[np.ndarray, " features"]
-
-    def __init__(self, genes: bool = False) -> None:
-        """Genes are not looked at, whatever is asked for."""
-        self.needs_genes = self.needs_coordinates = False
-
-    def _fit(self, train: Regions, seed: int) -> None:
-        pairs, values = known_pairs(train)
-        if train.coordinates is None:
-            self.weights = np.array([values.mean()])
-            return
-        features = self._features(train, pairs)
-        penalty = PENALTY * len(features) * np.eye(features.shape[1])
-        penalty[0, 0] = 0
-        self.weights = np.linalg.solve(features.T @ features + penalty, features.T @ values)
-
-    def _predict(self, regions: Regions, pairs: Pairs) -> PairValues:
-        return self.at(regions, pairs)
-
-    def at(self, regions: Regions, pairs: Pairs) -> PairValues:
-        """The trunk of pairs, (i, j) and (j, i) alike, without the checks of `predict`."""
-        if len(self.weights) == 1:
-            return np.full(len(pairs), self.weights[0])
-        return self._features(regions, pairs) @ self.weights
-
-    def _features(self, regions: Regions, pairs: Pairs) -> Float[np.ndarray, "pairs features"]:
-        c = places_of(regions)
-        i, j = pairs.T
-        straight = np.linalg.norm(c[i] - c[j], axis=1)
-        crossed = np.linalg.norm(c[i] * [-1, 1, 1] - c[j], axis=1)
-        decays = [np.exp(-d / s) for s in SCALES for d in (straight, crossed)]
-        return np.stack([np.ones(len(pairs)), *decays, (c[i, 0] * c[j, 0] > 0).astype(np.float64)], 1)
-
-
-def geometry_of(train: Regions) -> Geometry:
-    """The trunk of these regions."""
-    trunk = Geometry()
-    trunk.fit(train, np.arange(len(train)))
-    return trunk
-
-
-# ---------------------------------------------------------------------- two-step kernel ridge
+Compared = dict[str, Float[np.ndarray, "..."]]  # see `compared`
+Spectrum = tuple[Float[np.ndarray, " n"], Square]  # s and U of a kernel U diag(s) U^T
 
 
 @dataclass(frozen=True)
@@ -157,53 +72,30 @@ class GaussianKernel:
         return replace(self, widths=(x, y, z))
 
 
-class Space:
-    """Expression and coordinates of any regions beside those of the training regions.
+def compared(regions: Regions, train: Regions, genes: bool, place: bool) -> Compared:
+    """Any regions, on the left, beside the training regions on the right.
 
-    Args:
-        train: The training regions.
-        genes: Compare expression.
-        place: Compare coordinates.
+    Returns:
+        `genes`, squared distances of expression, standardised over the training regions, divided by the number of genes
+        that vary there; `axes`, (left, right, 3), squared differences of (|x|, y, z); `sides`, 1 where x has another
+        sign, else 0.
     """
-
-    def __init__(self, train: Regions, genes: bool = False, place: bool = False) -> None:
-        self._train, self._genes, self._place = train, genes, place
-
-    def compare(self, regions: Regions) -> Compared:
-        """Any regions, with the same genes, on the left against the training regions on the right.
-
-        Returns:
-            `genes`, squared distances of expression, standardised over the training regions, divided by the number of
-            genes that vary there; `axes`, (left, right, 3), squared differences of (|x|, y, z); `sides`, 1 where x has
-            another sign, else 0.
-        """
-        compared: Compared = {}
-        if self._genes:
-            scaling = Scaling.of(self._train.expression)
-            z, learned = scaling(regions.expression), scaling(self._train.expression)
-            compared["genes"] = squared_distances(z, learned) / max(int(scaling.varies.sum()), 1)
-        if self._place:
-            new, known = places_of(regions), places_of(self._train)
-            compared["axes"] = np.square(mirrored(new)[:, None] - mirrored(known))
-            compared["sides"] = ((new[:, None, 0] > 0) != (known[:, 0] > 0)).astype(np.float64)
-        return compared
+    both: Compared = {}
+    if genes:
+        scaling = Scaling.of(train.expression)
+        squares = squared_distances(scaling(regions.expression), scaling(train.expression))
+        both["genes"] = squares / max(int(scaling.varies.sum()), 1)
+    if place:
+        new, known = places_of(regions), places_of(train)
+        both["axes"] = np.square(mirrored(new)[:, None] - mirrored(known))
+        both["sides"] = ((new[:, None, 0] > 0) != (known[:, 0] > 0)).astype(np.float64)
+    return both
 
 
-@dataclass(frozen=True)
-class Spectrum:
-    """A symmetric positive semidefinite kernel K = U diag(s) U^T: every penalty then costs products alone."""
-
-    values: Float[np.ndarray, " n"]
-    vectors: Square
-
-    @classmethod
-    def of(cls, kernel: Square) -> Spectrum:
-        values, vectors = np.linalg.eigh(kernel)
-        return cls(np.maximum(values, 0), vectors)
-
-    def inverse(self, penalty: float) -> Square:
-        """(K + penalty I)^-1."""
-        return (self.vectors / (self.values + penalty)) @ self.vectors.T
+def spectrum_of(kernel: Square) -> Spectrum:
+    """Of a symmetric positive semidefinite kernel: every penalty then costs products alone."""
+    values, vectors = np.linalg.eigh(kernel)
+    return np.maximum(values, 0), vectors
 
 
 class TwoStep:
@@ -228,7 +120,8 @@ class TwoStep:
     FIELDS: ClassVar[Fields] = {"inverse": None, "target": None}
 
     def __init__(self, spectrum: Spectrum, target: Square, penalty: float) -> None:
-        self.inverse = spectrum.inverse(penalty)
+        values, vectors = spectrum
+        self.inverse = (vectors / (values + penalty)) @ vectors.T
         self.target = filled(target, np.eye(len(target)) - penalty * self.inverse)
 
     def predict(self, cross: Float[np.ndarray, "regions n"]) -> Float[np.ndarray, "regions regions"]:
@@ -286,7 +179,7 @@ class Fold:
 
     def scores(self, kernel: GaussianKernel, over: Sequence[bool]) -> list[list[float]]:
         """Pearson's r without or with the trunk, for each penalty; 0 where it is not defined."""
-        spectrum, cross = Spectrum.of(kernel(self.learn)), kernel(self.check)
+        spectrum, cross = spectrum_of(kernel(self.learn)), kernel(self.check)
 
         def score(trunk: bool, penalty: float) -> float:
             predicted = TwoStep(spectrum, self.targets[trunk], penalty).predict(cross)[tuple(self.pairs.T)]
@@ -345,16 +238,16 @@ class KernelRidge(Method):
         self.trunk = geometry_of(train) if self.over_trunk else None
         self.mean, target = _rest(train, self.trunk)
         self._restored(train)
-        self.fitted = TwoStep(Spectrum.of(self.kernel(self._space.compare(train))), target, self.penalty)
+        self.fitted = TwoStep(spectrum_of(self.kernel(self._compared(train, train))), target, self.penalty)
 
     def _restored(self, train: Regions) -> None:
-        self._space = self._space_of(train)
+        self._train = train
 
-    def _space_of(self, train: Regions) -> Space:
-        return Space(train, genes=self.needs_genes, place=self.needs_coordinates)
+    def _compared(self, regions: Regions, train: Regions) -> Compared:
+        return compared(regions, train, self.needs_genes, self.needs_coordinates)
 
     def _predict(self, regions: Regions, pairs: Pairs) -> PairValues:
-        matrix = self.fitted.predict(self.kernel(self._space.compare(regions)))
+        matrix = self.fitted.predict(self.kernel(self._compared(regions, self._train)))
         trunk = 0.0 if self.trunk is None else self.trunk.at(regions, pairs)
         return matrix[tuple(pairs.T)] + self.mean + trunk
 
@@ -364,12 +257,12 @@ class KernelRidge(Method):
             train = train.take(np.sort(np.random.default_rng(seed).choice(len(train), MOST, replace=False)))
         for learn, check in held_back(train, FOLDS, seed, self.held_out):
             if len(check.pairs()) >= FEWEST and len(learn.pairs()) >= FEWEST:
-                space = self._space_of(learn)
                 pairs, values = known_pairs(check)
                 trunks = [None, geometry_of(learn)] if self.needs_coordinates else [None]
                 parts = tuple(np.zeros(len(pairs)) if trunk is None else trunk.at(check, pairs) for trunk in trunks)
                 targets = tuple(_rest(learn, trunk)[1] for trunk in trunks)
-                folds.append(Fold(space.compare(learn), space.compare(check), targets, parts, pairs, values))
+                known, new = (self._compared(some, learn) for some in (learn, check))
+                folds.append(Fold(known, new, targets, parts, pairs, values))
         return folds
 
     def _choose(self, folds: list[Fold], kernels: Sequence[GaussianKernel], over: Sequence[bool] | None = None) -> None:
@@ -407,72 +300,3 @@ def _rest(train: Regions, trunk: Geometry | None) -> tuple[float, Square]:
     pairs, values = known_pairs(train)
     mean = float(values.mean()) if trunk is None else 0.0
     return mean, matrix_of(train, pairs, values - (mean if trunk is None else trunk.at(train, pairs)))
-
-
-# ---------------------------------------------------------------------- boosted trees
-
-
-class PairFeatures:
-    """Features of a pair (i, j), the same for (j, i) unless connectivity is directed.
-
-    Of the first 10 principal components p of expression: |p_i - p_j|, p_i + p_j, and p_i p_j by entries. Of the places,
-    in mm: the distance, the distance of (|x|, y, z), their sums and absolute differences, and whether both are on the
-    same side (x of the same sign). Directed: also p_i, p_j and (|x|, y, z) of i and of j.
-
-    Args:
-        train: The training regions, whose components are used.
-        genes: Of expression.
-        place: Of coordinates.
-    """
-
-    FIELDS: ClassVar[Fields] = {"directed": None, "place": None, "components": Components}
-
-    def __init__(self, train: Regions, genes: bool, place: bool) -> None:
-        self.directed = train.directed
-        self.place = place
-        self.components = Components(train, COMPONENTS) if genes else None
-
-    def __call__(self, regions: Regions, pairs: Pairs) -> Features:
-        i, j = pairs.T
-        features = []
-        if self.components is not None:
-            p = self.components(regions)
-            features += [abs(p[i] - p[j]), p[i] + p[j], p[i] * p[j]]
-            features += [p[i], p[j]] if self.directed else []
-        if self.place:
-            c = places_of(regions)
-            m = mirrored(c)
-            features += [np.linalg.norm(of[i] - of[j], axis=1)[:, None] for of in (c, m)]
-            features += [m[i] + m[j], abs(m[i] - m[j]), (c[i, :1] * c[j, :1] > 0).astype(np.float64)]
-            features += [m[i], m[j]] if self.directed else []
-        return np.concatenate(features, 1)
-
-
-class Boosting(Method):
-    """Gradient boosting of trees by histograms on pair features: 200 iterations, learning rate 0.05, no early stop.
-
-    At most 100,000 training pairs are drawn.
-    """
-
-    name = "boosting"
-    FIELDS: ClassVar[Fields] = {"features": PairFeatures, "trees": Trees, "start": None}
-
-    def _fit(self, train: Regions, seed: int) -> None:
-        from sklearn.ensemble import HistGradientBoostingRegressor  # `predict` starts without it
-
-        self.features = PairFeatures(train, self.needs_genes, self.needs_coordinates)
-        pairs, values = known_pairs(train)
-        if len(pairs) > MOST_PAIRS:
-            drawn = np.sort(np.random.default_rng(seed).choice(len(pairs), MOST_PAIRS, replace=False))
-            pairs, values = pairs[drawn], values[drawn]
-        model = HistGradientBoostingRegressor(
-            learning_rate=0.05, max_iter=ITERATIONS, max_depth=DEPTH, early_stopping=False, random_state=seed
-        ).fit(self.features(train, pairs), values)
-        self.trees, self.start = Trees.of_histograms(model)
-
-    def _predict(self, regions: Regions, pairs: Pairs) -> PairValues:
-        parts = (self.features(regions, pairs[at : at + AT_ONCE]) for at in range(0, len(pairs), AT_ONCE))
-        return np.concatenate([self.start + len(self.trees.roots) * self.trees.means(x)[:, 0] for x in parts])
-
-
-METHODS: dict[str, type[Method]] = {"ridge": KernelRidge, "boosting": Boosting, "geometry": Geometry}

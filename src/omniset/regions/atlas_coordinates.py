@@ -63,6 +63,8 @@ NAMES = "schaefer_100, schaefer_200 to schaefer_1000 (with _17: 17 networks), " 
 )
 
 CORTEX, SUBCORTEX = "cortex", "subcortex"
+FLAGS = dict.fromkeys(("true", "1", "1.0", "yes", "cortex"), CORTEX)  # of a column cortex
+FLAGS |= dict.fromkeys(("false", "0", "0.0", "no", "subcortex"), SUBCORTEX)
 SIDE_WORDS = ("lh", "rh", "left", "right", "l", "r")
 GLUED = re.compile("^[LR](?=[A-Z]?[a-z])|(?<=[a-z])[LR]$")  # Lthal, RHippocampus, PutamenL
 # Whole words that tell it wherever they stand. Parts of words do not: caudalmiddlefrontal, ParaHippocampal.
@@ -122,16 +124,15 @@ structure; else `cortex` (cortex or subcortex) |
             twice; an unknown hemisphere; no such columns.
     """
     name = name_of(source, "coordinates")
-    titles, rows = _coordinates_table(source, name)
+    titles, columns = _coordinates_table(source, name)
     at: dict[str, int] = {}
     for number, title in enumerate(titles):
         at.setdefault(re.sub("[ .-]", "_", title.lower()), number)
     places = next((triple for triple in PLACES if all(title in at for title in triple)), None)
     if places is None:
         raise ValueError(f"{name}: must have columns x, y, z (or mni_x, ...; x_mni, ...), it has {listed(titles)}")
-    if not rows:
+    if not columns or not columns[0]:
         raise ValueError(f"{name} has no rows below its header")
-    columns = [[row[number] for row in rows] for number in range(len(titles))]
     names = _coordinate_names(columns, titles, at, [at[title] for title in places], name, set(ids_of(regions or ())))
     values = np.empty((len(names), 3))
     for axis, title in enumerate(places):
@@ -148,11 +149,10 @@ structure; else `cortex` (cortex or subcortex) |
     given = next((columns[at[title]] for title in ("hemisphere", "hemi") if title in at), None)
     frame["hemisphere"] = _hemispheres(given, names, values[:, 0], name, notes)
     notes += _doubts(frame, name)
-    cortex = [_flag(text) for text in columns[at["cortex"]]] if "cortex" in at else None
-    network = _networks(columns, at, names, cortex)
-    if network is not None:
-        frame["network"] = network
-    flags = _of_flags(cortex, len(names))
+    flags = [FLAGS.get(text.lower(), "") for text in columns[at["cortex"]]] if "cortex" in at else [""] * len(names)
+    networks = _networks(columns, at, names, flags)
+    if any(networks):
+        frame["network"] = networks
     structures = [structure_of_text(text) for text in columns[at["structure"]]] if "structure" in at else flags
     structures = [structure or flag for structure, flag in zip(structures, flags, strict=True)]
     if any(structures):
@@ -182,14 +182,14 @@ def _doubts(frame: pd.DataFrame, name: str) -> list[str]:
 
 
 def _coordinates_table(source: Any, name: str) -> tuple[list[str], list[list[str]]]:
-    """Titles and rows of text; an index is the first column."""
+    """Titles and columns of text; an index is the first column."""
     if isinstance(source, str | Path) and (atlas := atlas_named(source)):
         source = atlas_centroids(atlas)
     elif isinstance(source, str | Path):
         path = path_of(source)
         if is_text(path):
             sheet = sheet_of(path)
-            return sheet.titles, [fields for _, fields in sheet.whole()]
+            return sheet.titles, [list(column) for column in zip(*(fields for _, fields in sheet.whole()), strict=True)]
         if path.suffix.lower() != ".parquet":
             raise ValueError(f"{name}: the name must end in {TABLES}")
         source = read_parquet(path)
@@ -200,7 +200,7 @@ def _coordinates_table(source: Any, name: str) -> tuple[list[str], list[list[str
     if not counts_only(source.index):
         titles.insert(0, text_of(source.index.name))
         columns.insert(0, [text_of(value) for value in source.index])
-    return titles, [list(row) for row in zip(*columns, strict=True)]
+    return titles, columns
 
 
 def _coordinate_names(
@@ -265,29 +265,17 @@ def network_of_name(name: str) -> str:
     return match[1] if match else ""
 
 
-def _networks(
-    columns: list[list[str]], at: dict[str, int], names: list[str], cortex: list[bool | None] | None
-) -> list[str] | None:
+def _networks(columns: list[list[str]], at: dict[str, int], names: list[str], flags: list[str]) -> list[str]:
     networks = [""] * len(names)
     sources = [columns[at[title]] for title in ("network", "network_label", "yeo7") if title in at][:1]
     sources.append([network_of_name(region) for region in names])
     sources += [columns[at["structure"]]] if "structure" in at else []
-    sources.append(_of_flags(cortex, len(names)))
+    sources.append(flags)
     for source in sources:
         networks = [
             one or ("" if text.lower() in MISSING else text) for one, text in zip(networks, source, strict=True)
         ]
-    return networks if any(networks) else None
-
-
-def _of_flags(cortex: list[bool | None] | None, number: int) -> list[str]:
-    return ["" if flag is None else CORTEX if flag else SUBCORTEX for flag in cortex or [None] * number]
-
-
-def _flag(text: str) -> bool | None:
-    return {"true": True, "1": True, "1.0": True, "yes": True, "cortex": True}.get(
-        text.lower(), False if text.lower() in ("false", "0", "0.0", "no", "subcortex") else None
-    )
+    return networks
 
 
 # ---------------------------------------------------------------------- atlases by name

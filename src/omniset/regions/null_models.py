@@ -4,9 +4,9 @@ Maps are smooth, so two of them correlate without any link between them. A null 
 of a score it explains. A *spin* lays a map on a sphere, turns the sphere, and every region takes the values that came
 to lie on it; with one assignment for all, every region's values are used once. What a spin does not keep: a hemisphere
 is no sphere, so projecting and turning it changes distances between regions, and what is turned onto the medial wall,
-where no regions are, is assigned to places further away. Such distortions may inflate false positives (Bazinet et al.);
-`distortion` says how much of the distances is kept, by a measure of our own. A *variogram* surrogate is as smooth as
-the map, and alike in both hemispheres.
+where no regions are, is assigned to places further away. Such distortions may inflate false positives (Bazinet et al.).
+A *variogram* surrogate is as smooth as the map, and alike in both hemispheres. Which of the two is harder to beat
+depends on the data, so that a test has both.
 
 Of several maps at once all go through the same change, so that they stay as alike as they were.
 
@@ -25,7 +25,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,11 +34,22 @@ from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
 from scipy.spatial.transform import Rotation
 
-from omniset.core.bounded import require_file
-from omniset.regions.baselines import GaussianKernel, Space, geometry_of
-from omniset.regions.data import RIGHT, Places, Regions, Square, check_places, known_pairs, matrix_of, mirrored
+from omniset.regions.atlas_coordinates import groups_of
+from omniset.regions.data import (
+    RIGHT,
+    Places,
+    Regions,
+    Square,
+    check_places,
+    known_pairs,
+    matrix_of,
+    mirrored,
+    places_of,
+)
+from omniset.regions.kernel_ridge import GaussianKernel, compared
+from omniset.regions.methods import geometry_of
 from omniset.regions.scaling import Components, squared_distances
-from omniset.regions.scores import FEWEST, check_hemispheres, pair_distance, pearson
+from omniset.regions.scores import FEWEST, check_hemispheres, pearson
 
 KINDS = ("spin", "variogram")
 MIRROR = np.diag([-1.0, 1.0, 1.0])
@@ -63,16 +73,11 @@ Spins = Int[np.ndarray, "number regions"]
 # ---------------------------------------------------------------------- spins
 
 
-def spins(
-    coordinates: Places,
-    hemisphere: Sequence[str] | None,
-    number: int,
-    seed: int,
-    groups: Sequence[str] | None = None,
-) -> Spins:
+def spins(regions: Regions, number: int, seed: int) -> Spins:
     """Permutations of regions by random rotations: `expression[spins(...)[k]]` is null k.
 
-    Regions of one hemisphere and group are a part, and swap places only with one another. Of each part:
+    Regions of one hemisphere and structure (cortex, subcortex) are a part, and swap places only with one another. Of
+    each part:
 
         p_i = (x_i - c) / |x_i - c|                        c the mean of the part, p_i on the unit sphere
         s   = argmin over permutations of sum_i |p_i - R p_s(i)|
@@ -81,25 +86,19 @@ def spins(
     so that regions and their mirror images turn alike. A region alone in its part stays.
 
     Args:
-        coordinates: In mm, x from left to right.
-        hemisphere: "L", "R" or "" of each region; None: one part for all.
+        regions: With places; without hemispheres these are one part.
         number: Of spins.
         seed: The same seed gives the same spins; of fewer spins, the first of them.
-        groups: A label of each region, such as of its structure (cortex, subcortex); None: one group.
 
     Raises:
-        ValueError: A region without coordinates, a hemisphere that is not "L", "R" or "", a list that is not as long
-            as the coordinates, a negative number, or parts of one region each, which leave nothing to permute.
+        ValueError: A region without coordinates, a hemisphere that is not "L", "R" or "", or parts of one region each,
+            which leave nothing to permute.
     """
-    if number < 0:
-        raise ValueError(f"number must be at least 0, got {number}")
-    check_places(coordinates)
-    places = np.asarray(coordinates, dtype=np.float64)
-    parts = _parts(hemisphere, groups, len(places))
+    places = places_of(regions)
+    check_places(places)
+    parts = _parts(regions)
     if all(len(rows) < 2 for rows, _ in parts):
-        raise ValueError(
-            f"hemisphere and groups must leave two regions together, got {len(parts)} parts of {len(places)} regions"
-        )
+        raise ValueError(f"hemispheres and structures must leave two regions together, each of {len(places)} is alone")
     # Four normal numbers, as a quaternion, are a uniform rotation (Shoemake, "Uniform random rotations", 1992).
     quaternions = np.random.default_rng(seed).normal(size=(number, 4))
     rotations = Rotation.from_quat(quaternions).as_matrix() if number else np.zeros((0, 3, 3))
@@ -113,92 +112,11 @@ def spins(
     return turned
 
 
-def as_spins(array: Any, regions: int) -> Spins:
-    """Spins made elsewhere, such as by neuromaps or netneurotools, one in each row.
-
-    Args:
-        array: (number, regions), or (regions, number) as netneurotools has it: for each region, the position, from 0,
-            of the region whose values it takes. A position may be there more than once, as nearest neighbours are.
-        regions: Their number.
-
-    Raises:
-        ValueError: Neither side is the number of regions; both are, and it does not show which of them are the spins;
-            or something is no position of a region, such as -1, which stands for the medial wall.
-    """
-    given = np.asarray(array)
-    if given.ndim != 2 or regions not in given.shape:
-        raise ValueError(f"spins must be an array with {regions} regions along one side, got shape {given.shape}")
-    if not np.issubdtype(given.dtype, np.number):
-        raise ValueError(f"spins must be numbers, got {given.dtype}")
-    # Positions are checked before anything is turned around, so that errors name the caller's row.
-    wrong = np.argwhere(~((given >= 0) & (given < regions) & (given == np.floor(given))))
-    if len(wrong):
-        row, column = wrong[0]
-        raise ValueError(
-            f"spins must be positions from 0 to {regions - 1}, "
-            f"got {given[row, column]} in row {row}, column {column} ({len(wrong)} in all)"
-        )
-    positions = given.astype(np.int64)
-    if positions.shape[0] != positions.shape[1]:
-        return positions if positions.shape[1] == regions else positions.T
-    in_rows, in_columns = ((np.sort(side, 1) == np.arange(regions)).all() for side in (positions, positions.T))
-    if in_rows == in_columns:
-        raise ValueError(
-            f"spins are as many as regions, {regions}, and could be rows or columns: give one more or one less"
-        )
-    return positions if in_rows else positions.T
-
-
-def read_spins(path: Path, regions: int) -> Spins:
-    """Spins of a file: .npy, or a table of numbers without a header.
-
-    Raises:
-        ValueError: It cannot be read, or is no spins of these regions: see `as_spins`.
-    """
-    require_file(path)
-    try:
-        if path.suffix == ".npy":
-            array = np.load(path, allow_pickle=False)
-        else:
-            array = np.loadtxt(path, delimiter="," if path.suffix == ".csv" else None, ndmin=2)
-    except ValueError as error:
-        raise ValueError(f"{path} is no table of numbers: {' '.join(str(error).split())}") from error
-    try:
-        return as_spins(array, regions)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
-
-
-def distortion(
-    coordinates: Places,
-    hemisphere: Sequence[str] | None,
-    spins: Spins,
-) -> Float[np.ndarray, " number"]:
-    """How well each spin s keeps distances: Pearson's r of |x_i - x_j| and |x_s(i) - x_s(j)| over pairs i < j.
-
-    1: every distance is as it was but for scale. Pairs are those within a hemisphere; NaN where there are fewer than 3
-    of them, or all distances are equal.
-
-    Raises:
-        ValueError: A region without coordinates, or hemispheres as in `spins`.
-    """
-    check_places(coordinates)
-    pairs = np.stack(np.triu_indices(len(coordinates), 1), 1)
-    if hemisphere is not None:
-        of_region = check_hemispheres(hemisphere, len(coordinates))
-        pairs = pairs[of_region[pairs[:, 0]] == of_region[pairs[:, 1]]]
-    before = pair_distance(coordinates, pairs)
-    return np.array([pearson(before, pair_distance(coordinates, spin[pairs])) for spin in spins], dtype=np.float64)
-
-
-def _parts(
-    hemisphere: Sequence[str] | None, groups: Sequence[str] | None, regions: int
-) -> list[tuple[Int[np.ndarray, " rows"], bool]]:
-    """Positions of the regions of each hemisphere and group; are they of the right?"""
-    sides = check_hemispheres([""] * regions if hemisphere is None else hemisphere, regions)
-    labels = np.asarray([""] * regions if groups is None else groups, dtype=np.str_)
-    if len(labels) != regions:
-        raise ValueError(f"groups must have {regions} entries, got {len(labels)}")
+def _parts(regions: Regions) -> list[tuple[Int[np.ndarray, " rows"], bool]]:
+    """Positions of the regions of each hemisphere and structure; are they of the right?"""
+    number = len(regions)
+    sides = check_hemispheres([""] * number if regions.hemisphere is None else regions.hemisphere, number)
+    labels = np.array(groups_of(regions), dtype=np.str_)
     parts = sorted(set(zip(sides.tolist(), labels.tolist(), strict=True)))
     return [(np.flatnonzero((sides == side) & (labels == label)), side == RIGHT) for side, label in parts]
 
@@ -213,20 +131,11 @@ def _on_sphere(places: Float[np.ndarray, "rows 3"]) -> Float[np.ndarray, "rows 3
 # ---------------------------------------------------------------------- surrogates
 
 
-def surrogates(
-    kind: str,
-    maps: Maps,
-    coordinates: Places,
-    hemisphere: Sequence[str] | None,
-    number: int,
-    seed: int,
-    groups: Sequence[str] | None = None,
-) -> Iterator[Maps]:
-    """So many surrogates of maps.
+def surrogates(kind: str, maps: Maps, regions: Regions, number: int, seed: int) -> Iterator[Maps]:
+    """So many surrogates of maps of regions.
 
     Args:
         kind: "spin", rows by rotation (`spins`); or "variogram" (`variogram`).
-        coordinates, hemisphere, groups: Of the regions, as for `spins`.
 
     Raises:
         ValueError: An unknown kind, or as `spins` does.
@@ -234,10 +143,11 @@ def surrogates(
     if kind not in KINDS:
         raise ValueError(f"kind must be one of {', '.join(map(repr, KINDS))}, got {kind!r}")
     if kind == "spin":
-        yield from (maps[rows] for rows in spins(coordinates, hemisphere, number, seed, groups))
+        yield from (maps[rows] for rows in spins(regions, number, seed))
         return
-    check_places(coordinates)
-    yield from variogram(maps, mirrored(coordinates), number, seed)
+    places = places_of(regions)
+    check_places(places)
+    yield from variogram(maps, mirrored(places), number, seed)
 
 
 def variogram(maps: Maps, places: Places, number: int, seed: int) -> Iterator[Maps]:
@@ -349,7 +259,7 @@ class Statistic:
     def __init__(self, regions: Regions, folds: Sequence[Int[np.ndarray, " _"]]) -> None:
         everything = np.arange(len(regions))
         place = GaussianKernel(widths=(WIDTH,) * 3, side=SIDE)
-        self._near = place(Space(regions, place=True).compare(regions)) - 1
+        self._near = place(compared(regions, regions, genes=False, place=True)) - 1
         self._folds = []
         for rows in folds:
             learn = np.setdiff1d(everything, rows)
