@@ -233,7 +233,7 @@ def test_fit_says_which_simple_method_is_as_good(tmp_path, monkeypatch, capsys):
     frame = pd.DataFrame({"set": np.repeat(names, 3), "a": rng.normal(size=72), "b": rng.normal(size=72)})
     frame.to_csv("sets.csv", index=False)
     pd.DataFrame({"set": names, "label": rng.permutation(24) % 2}).to_csv("labels.csv", index=False)
-    small = "--dim=4 --num_heads=2 --depth=1 --epochs=1 --folds=2 --repeats=1 --importance=false"
+    small = "--dim=4 --num_heads=2 --depth=1 --epochs=1 --folds=2 --importance=false"
     quiet = "--device=cpu --progress=false"
     assert main(f"fit sets.csv --target labels.csv --out run {small} {quiet}".split()) == 0
     said = capsys.readouterr().out

@@ -118,7 +118,7 @@ def test_first_hour_writes_the_files_that_its_commands_read(tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     text = "\n".join(block for _, block in blocks(DOCS / "first-hour.md", "python"))
     exec(compile(text[: text.index("import omniset")], "first-hour.md", "exec"), {"__name__": "page"})
-    small = ["--dim=8", "--num_heads=2", "--depth=1", "--epochs=1", "--repeats=1"]
+    small = ["--dim=8", "--num_heads=2", "--depth=1", "--epochs=1", "--folds=2"]
     small += ["--device=cpu", "--progress=false"]
     for _, block in blocks(DOCS / "first-hour.md", "sh"):
         for line in block.replace("\\\n", "").splitlines():
@@ -189,7 +189,7 @@ def test_cells_page_runs(tmp_path, monkeypatch):
     for line in lines:
         words = [*shlex.split(line)[1:], "--progress=false"]
         words += ["--method=pooled-forest"] if "--out patients" in line else []  # in place of networks
-        words += ["--folds=2", "--repeats=1"] if words[0] == "fit" else []
+        words += ["--folds=2"] if words[0] == "fit" else []
         words += ["--steps=1"] if words[0] == "explain" else []
         assert cli.main(words) == 0
     assert [line.split()[1] for line in lines] == ["cells", "fit", "fit", "explain"]

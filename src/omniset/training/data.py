@@ -114,6 +114,7 @@ class Lesson:
             lists and dicts.
         sampler: Makes the order of items, such as one that keeps what lies together on disk together.
         whole: Leave out a last training batch of fewer items, unless it is the only one.
+        watched: Items of a batch that is watched. None: as many as of one that is learned from.
 
     Attributes:
         validation: The positions that are watched; `omniset.training.fit.fit` asks whether there are any.
@@ -130,8 +131,9 @@ class Lesson:
         move: Callable[[Any, torch.device], Any] | None = None,
         sampler: Callable[[Sequence[int] | np.ndarray, int | None], EpochSampler] = EpochSampler,
         whole: bool = False,
+        watched: int | None = None,
     ) -> None:
-        self.make, self.train, self.validation = make, train, validation
+        self.make, self.train, self.validation, self.watched = make, train, validation, watched or batch_size
         self.batch_size, self.seed, self.move, self.sampler, self.whole = batch_size, seed, move, sampler, whole
 
     def loader(self, training: bool, rank: int = 0, world: int = 1, turns: bool = False) -> Batches:
@@ -142,11 +144,12 @@ class Lesson:
                 every batch.
         """
         positions, seed = (self.train, self.seed) if training else (self.validation, None)
-        whole = training and self.whole and len(positions) >= self.batch_size
-        if turns and not training and len(positions) <= self.batch_size * (world - 1):
+        size = self.batch_size if training else self.watched
+        whole = training and self.whole and len(positions) >= size
+        if turns and not training and len(positions) <= size * (world - 1):
             rank, world = 0, 1
 
         def make(keys: list[Key]) -> Any:
             return self.make(keys, training)
 
-        return Batches(self.sampler(positions, seed), self.batch_size, make, rank, world, whole, turns, again=training)
+        return Batches(self.sampler(positions, seed), size, make, rank, world, whole, turns, again=training)
