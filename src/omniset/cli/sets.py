@@ -15,8 +15,10 @@ TABLES = (".parquet", ".csv", ".tsv")
 SETS = (*TABLES, ".h5ad", ".zarr", ".fcs", ".biom", ".h5", ".hdf5", ".npy", ".pt")  # that a folder of parts may hold
 PREDICTING = ("max_elements", "device", "progress")
 # What the shell has no use for: what another option, or the labels, say, and settings of networks for Python.
-NO_OPTIONS = ("encoder", "level", "repeats", "num_inducing", "batch_size", "weight_decay", "patience")
-NO_OPTIONS += ("validation_fraction", "shard_size", "shards", "gradient")
+NO_OPTIONS = (
+    *("encoder", "level", "repeats", "num_inducing", "batch_size", "weight_decay", "patience"),
+    *("validation_fraction", "shard_size", "shards", "gradient"),
+)
 
 
 @options

@@ -29,8 +29,10 @@ POOLED = 1 << 28  # numbers up to which sets are pooled for what stands beside o
 DRAWN = 2048  # elements of a set that a step of a mixture's networks sees
 
 OF_ONE = ("log", "gradient", "validation_fraction")  # options of one network
-OF_NETWORKS = ("dim", "depth", "num_heads", "num_inducing", "encoder_options", "epochs", "learning_rate")
-OF_NETWORKS += ("weight_decay", "patience")
+OF_NETWORKS = (
+    *("dim", "depth", "num_heads", "num_inducing", "encoder_options"),
+    *("epochs", "learning_rate", "weight_decay", "patience"),
+)
 
 
 @dataclass
@@ -442,9 +444,9 @@ class SetEstimator(SetModel):
 
     def _refuse_unused(self) -> None:
         """Options of one network, or of any, where there is none."""
-        without, what = OF_ONE, "a mixture"
+        without, what = [*OF_ONE], "a mixture"
         if self.alone is not None:
-            without, what = OF_ONE + OF_NETWORKS, f"method={self.alone!r}"
+            without, what = [*OF_ONE, *OF_NETWORKS], f"method={self.alone!r}"
             if self.level == "element":
                 raise ValueError(
                     f"{what} is for level='set': elements are learned by one network, such as method='ust'"
