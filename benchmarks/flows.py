@@ -81,7 +81,7 @@ def cluster(workers: int) -> Any:
 
 
 def load() -> None:
-    import omniset.estimators.files  # noqa: F401
+    import omniset.estimators.commands  # noqa: F401
 
 
 def predict(root: Path, out: str, scheduler: str, client: Any = None) -> tuple[dict[str, bytes], dict[str, float]]:

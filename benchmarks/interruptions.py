@@ -66,7 +66,7 @@ DATA = {
     "microbiomes": "microbiomes simulate --out made --samples 3",
 }
 VERBS = {
-    "sets fit": f"sets.csv --target labels.csv --epochs 2 --folds 2 --repeats 1 {TINY} {OUT}",
+    "sets fit": f"sets.csv --target labels.csv --epochs 2 --folds 2 {TINY} {OUT}",
     "sets predict": f"sets.csv {USE} {OUT}.csv",
     "sets predict, parts": PARTS,
     "sets embed": f"sets.csv {USE} {OUT}.csv",

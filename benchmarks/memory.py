@@ -27,7 +27,6 @@ def main(seed: int = 0) -> None:
             make(here, sets, size, seed)
             fit = ["fit", "sets.csv", "--target", "labels.csv", "--out", "run", "--epochs", "1", "--device", "cpu"]
             fit += ["--method", "ust"]
-            fit += ["--validation_fraction", "0"] if sets < 10 else []
             for command in (
                 fit,
                 ["predict", "sets.csv", "--model", "run", "--out", "predictions.parquet", "--device", "cpu"],

@@ -22,8 +22,7 @@ from omniset.core.sets import Sets
 from omniset.tables import LabelFile, SetTable, collect
 from omniset.tables.labels import as_numbers, choose_task
 
-TINY = ["--method=ust", "--dim=8", "--num_heads=2", "--depth=1", "--num_inducing=2", "--epochs=1"]
-TINY += ["--validation_fraction=0"]
+TINY = ["--method=ust", "--dim=8", "--num_heads=2", "--depth=1", "--epochs=1"]
 QUIET = ["--progress=false", "--device=cpu"]
 SETS = "set,x,y\na,1,2\na,3,4\nb,5,6\nb,7,8\n"
 LABELS = "set,label\na,p\nb,q\n"
@@ -386,7 +385,7 @@ def test_paths(here, model, capsys):
     fails(capsys, here, "fit sets.csv --target labels.csv --out old.csv", "old.csv is a file")
     fails(capsys, here, f"evaluate sets.csv --target labels.csv --model {model} --out old.csv", "old.csv is a file")
     (here / "t.csv").write_text(SETS + "c,1,nan\n")
-    fails(capsys, here, predict.format("t.csv", "old.csv") + " --batch_size 1", "line 6: column 'y' is nan")
+    fails(capsys, here, predict.format("t.csv", "old.csv") + " --max_elements 2", "line 6: column 'y' is nan")
     assert main(predict.format("sets.csv", "old.csv").split() + QUIET) == 0
     assert pd.read_csv("old.csv")["set"].tolist() == ["a", "b"]
 
@@ -479,7 +478,7 @@ def test_full_disk(here, model):
     pd.DataFrame({"set": np.repeat(np.arange(499), 2), "x": x, "y": y}).to_csv("t.csv", index=False)
     pd.DataFrame({"set": range(499), "label": np.arange(499) % 2}).to_csv("labels.csv", index=False)
     kinds = ["csv", "csv.xz", "parquet"]
-    commands = [f"predict t.csv --model {model} --out out.{kind} --batch_size 64" for kind in kinds]
+    commands = [f"predict t.csv --model {model} --out out.{kind}" for kind in kinds]
     commands.append("fit t.csv --target labels.csv --out run")
     before = listing(here)
     done = subprocess.run(
@@ -588,7 +587,7 @@ def test_chance_changes_of_files(seed, valid, here):
 
 @pytest.mark.slow
 def test_chance_changes_through_the_command(valid, here, model, capsys):
-    predict = f"predict changed --model {model} --out out.csv --batch_size 1 --max_elements 100"
+    predict = f"predict changed --model {model} --out out.csv --max_elements 100"
     for number, path in enumerate([p for p in valid if "sets" in p.name] * 7):
         changed = here / f"changed_{path.name}"
         changed.write_bytes(mutated(path.read_bytes(), np.random.default_rng(number)))

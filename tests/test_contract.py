@@ -27,7 +27,7 @@ from omniset.training.fit import TrainingModule
 from omniset.trials.comparison import HOLDS, SHORT, TIE, UNKNOWN
 
 QUIET = "--device cpu --progress false"
-TINY = f"--dim 8 --num_heads 2 --depth 1 --num_inducing 3 {QUIET}"
+TINY = f"--dim 8 --num_heads 2 --depth 1 {QUIET}"
 HOLDS_LOCK = """
 import sys, time
 from omniset.runs.locks import locked
@@ -93,7 +93,7 @@ SYSTEMS = [
     System(
         "sets",
         sets,
-        f"fit sets.csv --target labels.csv --epochs 2 --folds 2 --repeats 1 {TINY}",
+        f"fit sets.csv --target labels.csv --epochs 2 --folds 2 {TINY}",
         f"predict sets.csv --out used.csv {QUIET}",
         f"evaluate sets.csv --target labels.csv {QUIET}",
         SetOptions,

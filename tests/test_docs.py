@@ -180,7 +180,7 @@ def test_cells_page_runs(tmp_path, monkeypatch):
     for line in lines:
         words = [*shlex.split(line)[1:], "--progress=false"]
         words += ["--method=pooled-forest"] if "--out patients" in line else []  # in place of networks
-        words += ["--folds=2", "--repeats=1"] if words[0] == "fit" else []
+        words += ["--folds=2"] if words[0] == "fit" else []
         words += ["--steps=1"] if words[0] == "explain" else []
         assert cli.main(words) == 0
     assert [line.split()[1] for line in lines] == ["cells", "fit", "fit", "explain"]

@@ -18,9 +18,7 @@ TINY = {
     "dim": 8,
     "num_heads": 2,
     "depth": 1,
-    "num_inducing": 2,
     "epochs": 1,
-    "validation_fraction": 0.0,
 }
 TABLE = pd.DataFrame(
     {

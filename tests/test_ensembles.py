@@ -12,7 +12,15 @@ from omniset.training.ensemble import Ensemble
 from omniset.training.network import SetNetwork
 
 NETWORKS, SETS = 3, 17
-HOW = {"patience": 50, "batch_size": 5, "weight_decay": 0.01, "fingerprint": {}, "device": "cpu", "progress": False}
+HOW = {
+    "patience": 50,
+    "batch_size": 5,
+    "together": 7,
+    "weight_decay": 0.01,
+    "fingerprint": {},
+    "device": "cpu",
+    "progress": False,
+}
 HOW |= {"folder": None, "resume": False}
 
 

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
 ENDLESS = {  # far more than there is time for
-    "sets": "--epochs=100000 --patience=null",
+    "sets": "--epochs=100000",
     "genomes": "--epochs=100000",
     "cells": "--epochs=100000",
     "regions": "--epochs=100000",
@@ -33,6 +33,7 @@ def words_of(tmp_path, monkeypatch):
     monkeypatch.setattr("omniset.genomes.training.PATIENCE", None)
 
     def make(name):
+        monkeypatch.setattr("omniset.estimators.mixture.WATCHED", 1_000)  # no network of the mixture stops early
         (system,) = (one for one in SYSTEMS if one.name == name)
         with monkeypatch.context() as patch:
             patch.chdir(tmp_path)

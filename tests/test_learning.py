@@ -233,12 +233,12 @@ def files(tmp_path, monkeypatch):
     return labels.set_index("set")
 
 
-TINY = "--dim=4 --num_heads=2 --depth=1 --num_inducing=2 --epochs=1 --batch_size=16 --device=cpu --progress=false"
+TINY = "--dim=4 --num_heads=2 --depth=1 --epochs=1 --device=cpu --progress=false"
 
 
 @pytest.mark.parametrize("method", ["auto", "deep-sets"])
 def test_fit_writes_what_was_said_of_sets_left_out(method, files, tmp_path, capsys):
-    words = "fit sets.csv --target labels.csv --group patient --folds 2 --repeats 1 --out run"
+    words = "fit sets.csv --target labels.csv --group patient --folds 2 --out run"
     named = [] if method == "auto" else ["--method", method]
     assert main([*words.split(), *TINY.split(), *named]) == 0
     said = capsys.readouterr().out
@@ -258,7 +258,7 @@ def test_fit_writes_what_was_said_of_sets_left_out(method, files, tmp_path, caps
     assert validation["verdict"] in said
     assert "out_of_fold.csv" in said
     model = SetClassifier.load("run")
-    assert (model.method, model.folds, model.repeats) == (method, 2, 1)
+    assert (model.method, model.folds, model.repeats) == (method, 2, None)
     assert isinstance(model.network_, SetMixture) == (method == "auto")
     common = "predict sets.csv --model run --out predictions.csv --device=cpu --progress=false"
     assert main(common.split()) == 0
@@ -276,7 +276,7 @@ def test_fit_refuses_folds_that_are_too_many(files, capsys):
 def test_without_groups_sets_are_the_unit(files, tmp_path):
     labels = files.drop(columns="patient").reset_index()
     labels.to_csv("labels.csv", index=False)
-    words = "fit sets.csv --target labels.csv --folds 2 --repeats 1 --out run"
+    words = "fit sets.csv --target labels.csv --folds 2 --out run"
     assert main([*words.split(), *TINY.split()]) == 0
     assert "group" not in pd.read_csv("run/out_of_fold.csv")
     assert json.loads((tmp_path / "run/metrics.json").read_text())["validation"]["unit"] == "set"
@@ -284,7 +284,7 @@ def test_without_groups_sets_are_the_unit(files, tmp_path):
 
 def test_sets_on_disk_are_sets_in_memory(files):
     """What the command learns from a file is what Python learns from the table, to the bit."""
-    words = "fit sets.csv --target labels.csv --target_columns label --group patient --folds 2 --repeats 1 --out run"
+    words = "fit sets.csv --target labels.csv --target_columns label --group patient --folds 2 --out run"
     assert main([*words.split(), *TINY.split()]) == 0
     model = SetClassifier.load("run")
     frame = pd.read_csv("sets.csv")

@@ -2,14 +2,13 @@
 
 import inspect
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import pytest
 
 from omniset.cli.options import takes
-from omniset.options import Computing, blaming, check, from_plain, option, options, options_of, without_places
+from omniset.options import Computing, blaming, check, from_plain, option, options, options_of, without_folder
 
 
 @options
@@ -21,7 +20,7 @@ class Made(Computing):
     rate: float | None = option(None, "Of change.", above=0, below=1, changes_fit=False)
     pair: tuple[float, float] = option((0.0, 1.0), "Lowest and highest.", least=0)
     lengths: Sequence[int] = option((5, 7), "Of words.", least=1)
-    place: str | Path | None = option(None, "Of files.", place=True)
+    store: str = option("device", "Of what waits.")
     flag: bool = option(False, "Do it.")
 
 
@@ -53,7 +52,7 @@ class Estimator(Made):
         ({"pair": (-1.0, 1.0)}, "pair must be >= 0, got"),
         ({"lengths": "5"}, "lengths must be a sequence, got '5'"),
         ({"lengths": [5, 0]}, "lengths must be >= 1, got"),
-        ({"place": 3}, "place must be text, got 3"),
+        ({"store": 3}, "store must be text, got 3"),
         ({"flag": 1}, "flag must be True or False, got 1"),
         ({"seed": -1}, "seed must be >= 0"),
     ],
@@ -67,7 +66,7 @@ def test_what_is_refused(given, said):
     "given",
     [
         {"number": np.int64(9), "flag": np.bool_(True), "rate": np.float32(0.5)},
-        {"rate": None, "pair": [0, 1], "lengths": [1], "place": Path("a")},
+        {"rate": None, "pair": [0, 1], "lengths": [1], "store": "a"},
     ],
 )
 def test_what_is_taken(given):
@@ -85,17 +84,17 @@ def test_an_option_that_is_not_there_is_refused_with_the_nearest():
 def test_each_option_is_documented_with_its_default_and_bounds():
     assert "    number: None: nothing. Default 3, >= 1 and <= 9.\n" in Estimator.__doc__
     assert "{options}" not in Estimator.__doc__
-    assert [*options_of(Made)] == ["kind", "number", "rate", "pair", "lengths", "place", "flag", *SHARED]
+    assert [*options_of(Made)] == ["kind", "number", "rate", "pair", "lengths", "store", "flag", *SHARED]
 
 
 def test_what_a_model_keeps():
-    """No place; tuples as they were; what makes no other model is no part of the fingerprint."""
-    made = Made(place=Path("here"), pair=(0.25, 0.5), rate=0.5)
-    stored = without_places(Made, made.plain())
-    assert (stored["place"], stored["pair"], stored["rate"]) == (None, [0.25, 0.5], 0.5)
+    """No folder; tuples as they were; what makes no other model is no part of the fingerprint."""
+    made = Made(store="disk:here", pair=(0.25, 0.5), rate=0.5)
+    stored = without_folder(made.plain())
+    assert (stored["store"], stored["pair"], stored["rate"]) == ("disk", [0.25, 0.5], 0.5)
     assert from_plain(Made, stored)["pair"] == (0.25, 0.5)
     assert {"rate", "device", "progress"}.isdisjoint(made.fingerprint())
-    assert made.fingerprint() != Made(place=Path("here"), pair=(0.25, 0.75)).fingerprint()
+    assert made.fingerprint() != Made(store="disk:here", pair=(0.25, 0.75)).fingerprint()
 
 
 def test_commands_get_what_the_class_takes():

@@ -27,8 +27,8 @@ from omniset.training.network import SetNetwork
 from omniset.training.sets import SetBatches, SetModule
 
 ROOT = Path(__file__).parents[1]
-SMALL = ["--method=ust", "--dim=8", "--num_heads=2", "--depth=1", "--num_inducing=3", "--device=cpu"]
-FIT = ["--epochs=2", "--batch_size=5", *SMALL]
+SMALL = ["--method=ust", "--dim=8", "--num_heads=2", "--depth=1", "--device=cpu"]
+FIT = ["--epochs=2", *SMALL]
 GENOMES = ["--epochs=2", "--clade=genus", "--device=cpu", "--progress=false"]
 # Training has 29 sets and validation 8, in batches of 7: the last batch of each is a single set.
 CASES = {
@@ -126,7 +126,14 @@ def program(folder):
     network, history, _ = train(folder / "interrupted", **CASES["classes"], resume=True)
     torch.save({"weights": flat(network), "history": history}, folder / f"interrupted-{rank}.pt")
     for level in ("set", "element"):
-        words = ["--model", f"{folder}/{level}", "--out", f"{folder}/{level}-2.csv", "--device=cpu", "--batch_size=3"]
+        words = [
+            "--model",
+            f"{folder}/{level}",
+            "--out",
+            f"{folder}/{level}-2.csv",
+            "--device=cpu",
+            "--max_elements=20",
+        ]
         assert main(["predict", f"{folder}/sets.csv", *words, "--progress=false"]) == 0
     assert main(["fit", f"{folder}/sets.csv", f"--target={folder}/labels.csv", f"--out={folder}/fit-2", *FIT]) == 0
     weights, history = line(7)
@@ -193,7 +200,7 @@ def test_two_processes_are_one(tmp_path, capsys, monkeypatch):
     assert len(GenomeCompleter.load(tmp_path / "genomes").history_) == 2
     assert done.stdout.count(f"Written to {tmp_path}/genomes") == 1
     for level in ("set", "element"):
-        words = ["--out", f"{tmp_path}/{level}-1.csv", "--device=cpu", "--batch_size=3", "--progress=false"]
+        words = ["--out", f"{tmp_path}/{level}-1.csv", "--device=cpu", "--max_elements=20", "--progress=false"]
         assert main(["predict", f"{tmp_path}/sets.csv", "--model", f"{tmp_path}/{level}", *words]) == 0
         assert (tmp_path / f"{level}-1.csv").read_bytes() == (tmp_path / f"{level}-2.csv").read_bytes()
         assert done.stdout.count(f"predictions written to {tmp_path}/{level}-2.csv") == 1

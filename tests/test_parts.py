@@ -74,7 +74,9 @@ def test_two_workers_of_which_one_is_killed(folder, tmp_path):
     """Dask gives its part to the other one: complete, and equal to the bit."""
     distributed, dask = (pytest.importorskip(name) for name in ("distributed", "dask"))
     assert predict(folder, tmp_path / "alone") == 0
-    forkserver.set_forkserver_preload(["distributed", "omniset.estimators.files"])  # once, rather than in each worker
+    forkserver.set_forkserver_preload(
+        ["distributed", "omniset.estimators.commands"]
+    )  # once, rather than in each worker
     forkserver.ensure_running()
     here = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None, "silence_logs": 50}
     forked = dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"})
@@ -111,14 +113,14 @@ def test_what_is_done_is_kept(folder, tmp_path, monkeypatch, capsys, as_asked):
         assert len(made(tmp_path / "out")) == 3
         assert predict(folder, tmp_path / "out") == 2
         assert "--resume true goes on" in capsys.readouterr().err
-        assert predict(folder, tmp_path / "out", "synchronous", "--resume=true", "--shard_size=3") == 2
-        assert "shard_size was None, is 3" in capsys.readouterr().err
+        assert predict(folder, tmp_path / "out", "synchronous", "--resume=true", "--max_elements=3") == 2
+        assert "max_elements was None, is 3" in capsys.readouterr().err
         assert predict(folder, tmp_path / "out", "synchronous", "--resume=true") == 0
     assert numbers == [f"part.{i}" for i in (0, 1, 2, 3, 3, 4, 5, 6, 7)]
     assert predict(folder, tmp_path / "anew") == 0
     assert made(tmp_path / "out") == made(tmp_path / "anew")
     # Of other settings nothing is taken up; a part whose file has changed is made again.
-    assert predict(folder, tmp_path / "out", "synchronous", "--resume=true", "--shard_size=3") == 2
+    assert predict(folder, tmp_path / "out", "synchronous", "--resume=true", "--max_elements=3") == 2
     assert "--replace true" in capsys.readouterr().err
     os.utime(folder / "sets" / "part.5.parquet", (1, 1))
     (tmp_path / "out" / "part.2.parquet").unlink()
@@ -132,7 +134,7 @@ def test_what_is_done_is_kept(folder, tmp_path, monkeypatch, capsys, as_asked):
     assert predict(folder, tmp_path / "out") == 2
     assert "--replace true" in capsys.readouterr().err
     assert made(tmp_path / "out") == before
-    assert predict(folder, tmp_path / "out", "synchronous", "--replace=true", "--shard_size=3") == 0
+    assert predict(folder, tmp_path / "out", "synchronous", "--replace=true", "--max_elements=3") == 0
     assert made(tmp_path / "out").keys() == before.keys()
     assert predict(folder, tmp_path / "out", "synchronous", "--replace=true", sets="sets/part.[01].parquet") == 0
     assert sorted(made(tmp_path / "out")) == ["part.0.parquet", "part.1.parquet"]

@@ -7,7 +7,7 @@ import torch
 from omniset.core.disk import DiskRows
 from omniset.core.sets import SetBatch, Sets
 from omniset.estimators import pooling
-from omniset.estimators.pooling import OF_SIZE, QUANTILES, STATISTICS, means_of, names_of, pooled
+from omniset.estimators.pooling import OF_SIZE, QUANTILES, STATISTICS, names_of, pooled
 
 SIZES = (1, 2, 13, 5, 101, 29)
 DIM = 3
@@ -139,9 +139,8 @@ def test_a_constant_has_no_deviation():
     np.testing.assert_array_equal(table[3:], np.repeat([0.1, 0, *[0.1] * 7], DIM).astype(np.float32))
 
 
-def test_columns_have_names_and_means_their_place():
+def test_columns_have_names():
     names = names_of(["x", "y", "z"])
-    assert names[means_of(len(names))] == ["mean of x", "mean of y", "mean of z"]
     assert names[3 + 3 * DIM :][:4] == ["max of x", "max of y", "max of z", "quantile 0.1 of x"]
     _, sets = sets_of(counts(np.random.default_rng(6), least=1))
     assert pooled(sets).shape == (len(SIZES), len(names))

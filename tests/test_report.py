@@ -216,9 +216,7 @@ def named(name, classes=7):
     r = np.random.default_rng(0)
     features = {name: r.normal(size=5), f"{name}2": r.normal(size=5)}
     elements = [name, *(f"{name}{i}" for i in range(4))]
-    example = Example(
-        name, name, name, elements, np.arange(1, 6), r.random(5), features, {name: r.random(5)}, {name: 0.5}
-    )
+    example = Example(name, name, name, elements, np.arange(1, 6), r.random(5), features)
     options = {"title": name, "on": name, "warnings": [name], "arguments": {name: name}, "provenance": {name: name}}
     history = [{"epoch": 1, "train_" + name: 0.5}]
     outcomes = classified([name, "b"], name=name), classified([f"{name}{i}" for i in range(classes)], name="many")
@@ -236,7 +234,7 @@ def test_odd_names_are_shown(name, tmp_path):
     page = Page(text)
     assert page.all("h1")[0]["text"].strip() == page.all("code")[0]["text"].strip() == expected
     drawn = [e["text"] for e in page.all("text")]
-    assert max(Counter(drawn)[label] for label in (expected, f"1: {expected}")) >= 2
+    assert max(Counter(drawn)[label] for label in (expected, f"1: {expected}")) >= 1
     assert json.loads((tmp_path / "report.json").read_text())["examples"][0]["set"] == odd
 
 

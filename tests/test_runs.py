@@ -16,7 +16,7 @@ import yaml
 from forked import Forked
 from omniset import SetClassifier, SetRegressor
 from omniset.cli import main
-from omniset.estimators import files as set_files
+from omniset.estimators import commands as set_files
 from omniset.estimators.evaluation import evaluate, telling
 from omniset.report import page
 from omniset.runs.files import plain
@@ -25,7 +25,7 @@ from omniset.trials.outcomes import Outcome
 
 read_csv = partial(pd.read_csv, float_precision="round_trip")  # pandas 2 reads the last digit otherwise
 
-OPTIONS = {"dim": 8, "num_heads": 2, "depth": 1, "num_inducing": 3, "batch_size": 5, "progress": False, "device": "cpu"}
+OPTIONS = {"dim": 8, "num_heads": 2, "depth": 1, "progress": False, "device": "cpu"}
 OPTIONS["method"] = "ust"
 SMALL = [f"--{name}={str(value).lower()}" for name, value in OPTIONS.items()]
 
@@ -87,7 +87,7 @@ def fitted(tmp_path_factory):
 
 
 def test_fit_predict_evaluate_explain(tmp_path, frame, capsys):
-    model = fit(tmp_path, "--validation_fraction", 0.3)
+    model = fit(tmp_path)
     out = capsys.readouterr().out
     assert "43 sets" in out
     metrics = json.loads((model / "metrics.json").read_text())
@@ -173,7 +173,7 @@ def test_labels_of_elements(tmp_path, frame, source, capsys):
 
 
 def test_regression_and_groups(tmp_path, frame):
-    words = ["--target_columns", "amount", "--group", "patient", "--validation_fraction", 0.4, "--method", "deep-sets"]
+    words = ["--target_columns", "amount", "--group", "patient", "--method", "deep-sets"]
     model = fit(tmp_path, *words, target="all.csv")
     loaded = SetRegressor.load(model)
     assert loaded.targets_ == ["amount"]
@@ -201,7 +201,7 @@ def test_predict_writes_as_it_reads(tmp_path, frame, fitted, monkeypatch):
     monkeypatch.setattr(TableWriter, "write", lambda self, f: seen.append(tables[-1].file.position) or write(self, f))
     big = pd.concat([frame.drop(columns="sign").assign(set=frame["set"] + f"_{i}") for i in range(40)])
     big.to_csv(tmp_path / "big.csv", index=False)
-    run("predict", tmp_path / "big.csv", "--model", fitted / "run", "--out", tmp_path / "p.csv", "--batch_size", 100)
+    run("predict", tmp_path / "big.csv", "--model", fitted / "run", "--out", tmp_path / "p.csv")
     assert len(pd.read_csv(tmp_path / "p.csv")) == 43 * 40
     size = (tmp_path / "big.csv").stat().st_size
     early = sum(position < size for position in seen)
@@ -221,7 +221,7 @@ def test_config_file_of_fit(tmp_path, frame, capsys):
 @pytest.mark.slow
 def test_killed_at_random_moments_and_resumed(tmp_path):
     make(tmp_path, number=23)
-    words = ["--epochs", "13", "--patience", "null", "--encoder_options", '{"dropout": 0.2}', "--max_elements", "40"]
+    words = ["--epochs", "13", "--encoder_options", '{"dropout": 0.2}', "--max_elements", "40"]
     words = ["fit", "sets.csv", "--target=labels.csv", *SMALL, *words, "--resume", "true", "--out"]
 
     def started(folder):

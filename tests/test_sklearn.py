@@ -423,7 +423,7 @@ def test_the_command_writes_the_vectors_of_python(kind, mixture, tmp_path, capsy
     frame[["c", "set", "a", "b"]].to_csv(tmp_path / "sets.csv", index=False)
     mixture.save(tmp_path / "run")
     words = [f"{tmp_path}/sets.csv", f"--model={tmp_path}/run", "--progress=false"]
-    assert main(["embed", *words, f"--out={tmp_path}/v.{kind}", "--batch_size=5"]) == 0
+    assert main(["embed", *words, f"--out={tmp_path}/v.{kind}", "--max_elements=100"]) == 0
     read = pd.read_parquet if kind == "parquet" else partial(pd.read_csv, float_precision="round_trip")
     found, expected = read(tmp_path / f"v.{kind}"), mixture.transform_table(frame)
     assert found.columns.tolist() == expected.columns.tolist() == ["set", *mixture.get_feature_names_out()]

@@ -10,11 +10,11 @@ import torch
 from omniset import SetClassifier, SetRegressor
 from omniset.core.sets import Sets
 from omniset.estimators import methods, mixture
+from omniset.estimators.distances import References, samples_of
 from omniset.estimators.inputs import folds_of
 from omniset.estimators.methods import DISTANCES
 from omniset.estimators.mixture import NETWORK, NumberMixture, Regime, SetMixture
 from omniset.estimators.pooling import pooled, spread_of
-from omniset.estimators.references import References, samples_of
 from omniset.trials.comparison import OURS
 
 SMALL = {"dim": 4, "num_heads": 2, "depth": 1, "num_inducing": 2, "epochs": 2, "folds": 2, "repeats": 1}

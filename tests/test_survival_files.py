@@ -15,7 +15,7 @@ from omniset.tables.labels import survival_columns
 from omniset.trials.comparison import OURS
 from omniset.trials.outcomes import SURVIVAL
 
-SMALL = ["--dim=8", "--num_heads=2", "--depth=1", "--epochs=1", "--progress=false", "--device=cpu", "--batch_size=16"]
+SMALL = ["--dim=8", "--num_heads=2", "--depth=1", "--epochs=1", "--progress=false", "--device=cpu"]
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeVar
 import pandas as pd
 from torch import nn
 
-from omniset.options import Computing, defaults_of, from_plain, options_of, without_places
+from omniset.options import Computing, defaults_of, from_plain, options_of, without_folder
 from omniset.runs import devices, folders, processes
 from omniset.training import artefacts
 from omniset.training.fit import check_resumed
@@ -60,7 +60,7 @@ class Estimator(Computing):
         artefacts.save(
             folder,
             type(self).__name__,
-            without_places(type(self), self.plain()),
+            without_folder(self.plain()),
             self._state(),
             self._tables(),
             self._networks(),

@@ -39,7 +39,6 @@ class Option:
         least, above, most, below: Bounds; of a sequence, for each of its members.
         choices: Gives the values that there are, where they are not in the type: asked when a value is checked.
         changes_fit: Whether another value makes another model, so that a checkpoint cannot be resumed with it.
-        place: A place on this machine, or a trust in it: neither stored with a model nor taken from one.
     """
 
     sentence: str
@@ -50,7 +49,6 @@ class Option:
     below: int | float | None
     choices: Callable[[], Iterable[str]] | None
     changes_fit: bool
-    place: bool
 
     def bounds(self) -> str:
         """The bounds in words; "" without any.
@@ -83,10 +81,9 @@ def option(
     below: int | float | None = None,
     choices: Callable[[], Iterable[str]] | None = None,
     changes_fit: bool = True,
-    place: bool = False,
 ) -> Any:
     """A field of a dataclass of options. Arguments: see `Option`."""
-    about = Option(sentence, group, least, above, most, below, choices, changes_fit, place)
+    about = Option(sentence, group, least, above, most, below, choices, changes_fit)
     return dataclasses.field(default=default, metadata={"option": about})
 
 
@@ -276,16 +273,13 @@ def check(cls: type, values: Mapping[str, Any]) -> None:
             )
 
 
-def without_places(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Options without those that name places of one machine, or let code be run.
+def without_folder(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Options without the folder on one machine that `store` may name.
 
-    They are neither stored with a model nor taken from one: whoever uses a model says where things are.
+    It is neither stored with a model nor taken from one: whoever uses a model says where things are.
     """
-    defaults = defaults_of(cls)
-    places = {name: defaults[name] for name, about in options_of(cls).items() if about.place and name in values}
-    if str(values.get("store")).startswith("disk:"):
-        places["store"] = "disk"
-    return {**values, **places}
+    on_disk = str(values.get("store")).startswith("disk:")
+    return {**values, "store": "disk"} if on_disk else dict(values)
 
 
 def from_plain(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:

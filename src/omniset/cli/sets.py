@@ -13,7 +13,12 @@ from omniset.options import option, options
 
 TABLES = (".parquet", ".csv", ".tsv")
 SETS = (*TABLES, ".h5ad", ".zarr", ".fcs", ".biom", ".h5", ".hdf5", ".npy", ".pt")  # that a folder of parts may hold
-PREDICTING = ("shard_size", "batch_size", "max_elements", "device", "progress")
+PREDICTING = ("max_elements", "device", "progress")
+# What the shell has no use for: what another option, or the labels, say, and settings of networks for Python.
+NO_OPTIONS = (
+    *("encoder", "level", "repeats", "num_inducing", "batch_size", "weight_decay", "patience"),
+    *("validation_fraction", "shard_size", "shards", "gradient"),
+)
 
 
 @options
@@ -83,7 +88,7 @@ of_many = in_parts("sets", _parts, endings=TABLES, join=_each_set_once)
 
 
 @takes(Reading)
-@takes(SetOptions, but=["level", "gradient"])
+@takes(SetOptions, but=NO_OPTIONS)
 @takes(Saving, "replace")
 def fit(
     sets: Path,
@@ -134,7 +139,7 @@ def fit(
     """
     import numpy as np
 
-    from omniset.estimators import files
+    from omniset.estimators import commands
     from omniset.estimators.evaluation import compare, out_of_fold
     from omniset.report.run import working_folder
     from omniset.runs import processes
@@ -149,19 +154,19 @@ def fit(
     arguments, reading, columns = given(SetOptions, options), given(Reading, options), split(target_columns)
     if target is None and not columns and task != "survival":
         raise ValueError("target: a file of labels is needed, or target_columns, columns of the table that hold them")
-    draft = files.MAKERS["survival" if task == "survival" else "classification"](**arguments)
+    draft = commands.MAKERS["survival" if task == "survival" else "classification"](**arguments)
     draft.check_arguments()  # what is wrong with the arguments is said before anything is read
     draft.check_resumed(unfinished(out), resume, besides=("level",))  # which the labels may say
     times = survival_columns(target, columns, group, task, (time_column, event_column), reading["set_column"])
     if times is not None:
         task, columns = "survival", times
-        draft = files.MAKERS["survival"](**arguments)
+        draft = commands.MAKERS["survival"](**arguments)
         draft.check_arguments()
     with resumable(unfinished(out)):
         if processes.start(draft.devices, draft.num_nodes):
             return  # the processes have done it
     about: dict[str, Any] = {"seed": draft.seed, "device": find(draft.device).type, "resume": resume}
-    about |= {"makes": [m.__name__ for m in files.MAKERS.values()], "reads": [sets, target, reading["vectors"]]}
+    about |= {"makes": [m.__name__ for m in commands.MAKERS.values()], "reads": [sets, target, reading["vectors"]]}
     with (
         processes.one_voice(draft.devices, draft.num_nodes) as first,
         working_folder(out, "sets", "fit", first=first, **about) as folder,
@@ -169,7 +174,7 @@ def fit(
         file = None if target is None else LabelFile(target, columns, group, reading["set_column"])
         if file is not None and level not in ("auto", file.level):
             raise ValueError(f"level={level!r}, but {target} has labels of {file.level}s")
-        labels = files.Labels(file, columns, group, unused_labels)
+        labels = commands.Labels(file, columns, group, unused_labels)
         how: dict[str, Any] = {"ignore": split(ignore) or [], "missing": draft.missing, "most": draft.max_elements}
         table = open_sets(sets, split(features), labels.in_table, folder=folder.path, **how, **reading)
         labels.refuse_leaks(table)
@@ -178,10 +183,10 @@ def fit(
         of = file.level if file is not None else in_columns if level == "auto" else level
         collection, values, groups = labels.read(table, of, folder.path, draft.progress)
         chosen, values, in_words = labels.task(values, table.file, task, of)
-        model = files.MAKERS[chosen](**arguments | {"level": of})
+        model = commands.MAKERS[chosen](**arguments | {"level": of})
         folder.settle(type(model).__name__)
         number = f"{len(collection):,} sets, {collection.sizes.sum():,} elements, {collection.dim} features"
-        for line in (number, in_words, f"features: {listed(table.features)}", *files.read_with(table)):
+        for line in (number, in_words, f"features: {listed(table.features)}", *commands.read_with(table)):
             say(line)
         y = values if values.shape[1] > 1 else values.iloc[:, 0]
         y = y.set_axis(collection.names) if of == "set" else y.reset_index(drop=True)
@@ -190,22 +195,22 @@ def fit(
             return
         for note in model.notes_[1:]:
             say(note)
-        model.ignored_, model.reading_ = table.ignored, files.remembered(reading | table.reading)
+        model.ignored_, model.reading_ = table.ignored, commands.remembered(reading | table.reading)
         folder.save(model)
         truth, shown, written = values.to_numpy(), model.validation_, ["the model"]
         evaluation, on = out_of_fold(model, collection, truth, groups), ""
         if evaluation is not None:
             on, shown = "sets left out, in turn, while the others were learned from", np.arange(len(collection))
             of_sets = evaluation.rows[evaluation.rows["method"] == OURS].drop(columns=["method", "size"])
-            with TableWriter(folder.path / files.OUT_OF_FOLD) as writer:
+            with TableWriter(folder.path / commands.OUT_OF_FOLD) as writer:
                 writer.write(of_sets.rename(columns={"condition": "target"}))
-            written.append(files.OUT_OF_FOLD)
+            written.append(commands.OUT_OF_FOLD)
         elif len(shown):
             evaluation, on = compare(model, collection, truth, groups, shown), f"validation sets ({model.notes_[-1]})"
         else:
             say("no validation sets: nothing to say of how good the model is; --folds 5 or `omniset evaluate` does")
         measured = "sets left out" if model.single is None else "the sets kept back"
-        judged = files.Judged(model, collection, values, groups, evaluation, shown, on, model.importance_, measured)
+        judged = commands.Judged(model, collection, values, groups, evaluation, shown, on, model.importance_, measured)
         numbers: dict[str, Any] = {name: getattr(model, f"{name}_") for name in model.HISTORIES}
         numbers |= {"validation": None if evaluation is None else evaluation.comparison.numbers()}
         judged.report(folder, f"Model of {sets.name}", numbers, model.get_params() | {"task": chosen}, written)
@@ -230,7 +235,7 @@ def predict(sets: Path, model: Path = Path("run"), out: Path = Path("predictions
     """
     from contextlib import nullcontext
 
-    from omniset.estimators import files
+    from omniset.estimators import commands
     from omniset.runs import processes
     from omniset.runs.console import noted, say, say_notes
     from omniset.runs.folders import new_file
@@ -238,15 +243,15 @@ def predict(sets: Path, model: Path = Path("run"), out: Path = Path("predictions
 
     reading = given(Reading, options)
     new_file(out, sets, reading["vectors"])
-    estimator = files.load(model, given(SetOptions, options) | given(Sharing, options))
+    estimator = commands.load(model, given(SetOptions, options) | given(Sharing, options))
     together = estimator.devices, estimator.num_nodes
     writer = TableWriter(out)
     if processes.start(*together):
         return  # the processes have done it
     rows = 0
     with processes.one_voice(*together) as first, noted() as notes, writer if first else nullcontext():
-        table = files.sets_for(estimator, sets, out.parent, reading)
-        shown = files.watched(table, estimator.progress, "predicting")
+        table = commands.sets_for(estimator, sets, out.parent, reading)
+        shown = commands.watched(table, estimator.progress, "predicting")
         alone = processes.layout(*together) == (1, 1)
         for frame in estimator.predictions(shown) if alone else estimator.shared_predictions(shown):
             writer.write(frame)
@@ -272,19 +277,19 @@ def embed(sets: Path, model: Path = Path("run"), out: Path = Path("vectors.csv")
         out: Table of vectors, a row per set: its name, and what each network of the model makes of it before it
             predicts. Ends in .parquet, .csv or .tsv; the last two may be compressed (.gz, .bz2, .xz).
     """
-    from omniset.estimators import files
+    from omniset.estimators import commands
     from omniset.runs.console import noted, say, say_notes
     from omniset.runs.folders import new_file
     from omniset.tables.files import TableWriter
 
     reading = given(Reading, options)
     new_file(out, sets, reading["vectors"])
-    estimator = files.load(model, given(SetOptions, options))
+    estimator = commands.load(model, given(SetOptions, options))
     width = len(estimator.get_feature_names_out())
     rows = 0
     with noted() as notes, TableWriter(out) as writer:
-        table = files.sets_for(estimator, sets, out.parent, reading)
-        for frame in estimator.vectors(files.watched(table, estimator.progress, "embedding")):
+        table = commands.sets_for(estimator, sets, out.parent, reading)
+        for frame in estimator.vectors(commands.watched(table, estimator.progress, "embedding")):
             writer.write(frame)
             rows += len(frame)
     say(f"{rows:,} vectors of {width:,} numbers written to {out}")
@@ -322,26 +327,26 @@ def evaluate(
     """
     import numpy as np
 
-    from omniset.estimators import files
+    from omniset.estimators import commands
     from omniset.estimators.evaluation import compare, feature_importance, require_importance
     from omniset.report.run import working_folder
     from omniset.runs.devices import find
     from omniset.tables.labels import LabelFile
 
     reading = given(Reading, options)
-    estimator = files.load(model, given(SetOptions, options))
+    estimator = commands.load(model, given(SetOptions, options))
     if importance:
         require_importance(estimator)
     about: dict[str, Any] = {"seed": estimator.seed, "device": find(estimator.device).type}
     about["reads"] = [sets, target, model, reading["vectors"]]
     with working_folder(out, "sets", "evaluation", **about) as folder:
         wanted = getattr(estimator, "columns_", estimator.targets_)  # of survival, what time and event are called
-        named = files.read_as(estimator, reading)["set_column"]
+        named = commands.read_as(estimator, reading)["set_column"]
         file = None if target is None else LabelFile(target, wanted, group, named)
         if file is not None and file.level != estimator.level:
             raise ValueError(f"{target} has labels of {file.level}s, the model predicts {estimator.level}s")
-        labels = files.Labels(file, wanted, group, unused_labels)
-        table = files.sets_for(estimator, sets, folder.path, reading, labels.in_table)
+        labels = commands.Labels(file, wanted, group, unused_labels)
+        table = commands.sets_for(estimator, sets, folder.path, reading, labels.in_table)
         collection, values, groups = labels.read(table, estimator.level, folder.path, estimator.progress)
         values = labels.known_to(estimator, values, table.file)
         truth = values.to_numpy()
@@ -349,17 +354,17 @@ def evaluate(
         evaluation, on = compare(estimator, collection, truth, groups), f"{len(collection):,} sets of {sets.name}"
         mattered = feature_importance(estimator, collection, truth, groups=groups) if importance else None
         which = np.arange(len(collection))
-        judged = files.Judged(estimator, collection, values, groups, evaluation, which, on, mattered, on)
-        evaluation.comparison.write_rows(folder.path / files.SCORES)
+        judged = commands.Judged(estimator, collection, values, groups, evaluation, which, on, mattered, on)
+        evaluation.comparison.write_rows(folder.path / commands.SCORES)
         settings = estimator.get_params() | {"model": str(model)}
         numbers = evaluation.comparison.numbers()
-        judged.report(folder, f"Evaluation on {sets.name}", numbers, settings, [files.SCORES])
+        judged.report(folder, f"Evaluation on {sets.name}", numbers, settings, [commands.SCORES])
 
 
 # jsonargparse looks a function up by name in the package, and `omniset.explain` is a module that loads PyTorch.
 @takes(Reading, "set_column", as_at_fit=True)
 @takes(Reading, "vectors")
-@takes(SetOptions, "max_elements", "device", "progress", as_at_fit=True)
+@takes(SetOptions, *PREDICTING, as_at_fit=True)
 @takes(Saving)
 def explain_sets(
     sets: Path,
@@ -394,8 +399,7 @@ def explain_sets(
     import numpy as np
     import pandas as pd
 
-    from omniset.core.sets import batched
-    from omniset.estimators import files
+    from omniset.estimators import commands
     from omniset.estimators.mixture import NETWORK
     from omniset.estimators.model import LITTLE
     from omniset.runs.console import noted, say, say_notes
@@ -404,11 +408,10 @@ def explain_sets(
     from omniset.trials.comparison import number_of
 
     reading = given(Reading, options)
-    estimator = files.load(model, given(SetOptions, options))
+    estimator = commands.load(model, given(SetOptions, options))
     estimator.check_explainable(method=method)
     method = estimator.explains_by(method)
-    target = estimator.targets_[0]
-    known = estimator.labels_[target] if estimator.classifies else estimator.targets_
+    known = estimator.labels_[estimator.targets_[0]] if estimator.classifies else estimator.targets_
     if label is not None and label not in known:
         raise ValueError(f"label must be one of {listed([str(name) for name in known])}, got {label!r}")
     if method == "attention" and label is not None:
@@ -416,11 +419,11 @@ def explain_sets(
     new_file(out, sets, reading["vectors"])
     wanted = None if only is None else set(split(only) or ())
     rows = 0
-    with noted() as notes, files.maps_beside(out) as maps, TableWriter(out) as writer:
-        table = files.sets_for(estimator, sets, out.parent, reading)
+    with noted() as notes, commands.maps_beside(out) as maps, TableWriter(out) as writer:
+        table = commands.sets_for(estimator, sets, out.parent, reading)
 
         def chosen() -> Iterator[Any]:
-            for stored in files.watched(table, estimator.progress, "explaining"):
+            for stored in commands.watched(table, estimator.progress, "explaining"):
                 if wanted is None or stored.name in wanted:
                     yield stored
                 if wanted is not None:
@@ -428,22 +431,16 @@ def explain_sets(
                     if not wanted:
                         return
 
-        for group in batched(chosen(), estimator.together, estimator.max_elements):
-            if label is None and estimator.classifies:
-                labels = [one for frame in estimator.predictions(group) for one in frame[target]]
-            else:
-                labels = [label or target] * len(group)
-            every = estimator.explain(group, label, steps, method, per)
-            for stored, explained, scores in zip(group, labels, every, strict=True):
-                frame = pd.DataFrame({"set": str(stored.name), "element": [str(e) for e in stored.names_of_elements()]})
-                frame["multiplicity"] = stored.read()[1].double().numpy()
-                frame["score"] = scores.astype(np.float64)
-                frame["explained"] = "" if method == "attention" else explained
-                frame["method"], frame["per"] = method, per
-                if getattr(table, "has_places", False):
-                    frame[["x", "y"]] = maps.draw(stored, frame)
-                writer.write(frame)
-                rows += len(frame)
+        for stored, number, scores in estimator.explanations(chosen(), label, steps, method, per):
+            frame = pd.DataFrame({"set": str(stored.name), "element": [str(e) for e in stored.names_of_elements()]})
+            frame["multiplicity"] = stored.read()[1].double().numpy()
+            frame["score"] = scores.astype(np.float64)
+            frame["explained"] = "" if method == "attention" else known[number]
+            frame["method"], frame["per"] = method, per
+            if getattr(table, "has_places", False):
+                frame[["x", "y"]] = maps.draw(stored, frame)
+            writer.write(frame)
+            rows += len(frame)
         if wanted:
             raise ValueError(f"only: {sets} has no set {sorted(wanted)[0]!r}")
     drawn = f", {number_of(maps.number, 'map')} to {maps.folder}" if maps.number else ""

@@ -18,6 +18,7 @@ from omniset.estimators import importance, inputs
 from omniset.estimators.mixture import PRIOR, MixtureLearner, OutOfFold, Regime
 from omniset.estimators.model import SetModel
 from omniset.estimators.options import AUTO, SIZES, SIZES_OF_ONE
+from omniset.options import defaults_of
 from omniset.runs import processes
 from omniset.runs.devices import SMALL_STEP, find, threads_for
 from omniset.training.network import SetNetwork
@@ -27,18 +28,11 @@ FEW = 30  # sets below which none are kept back
 POOLED = 1 << 28  # numbers up to which sets are pooled for what stands beside one network
 DRAWN = 2048  # elements of a set that a step of a mixture's networks sees
 
-OF_ONE: dict[str, Any] = {"log": None, "gradient": "exact", "validation_fraction": None}
-OF_NETWORKS: dict[str, Any] = {
-    "dim": None,
-    "depth": None,
-    "num_heads": 4,
-    "num_inducing": 8,
-    "encoder_options": None,
-    "epochs": None,
-    "learning_rate": None,
-    "weight_decay": 1e-2,
-    "patience": 10,
-}
+OF_ONE = ("log", "gradient", "validation_fraction")  # options of one network
+OF_NETWORKS = (
+    *("dim", "depth", "num_heads", "num_inducing", "encoder_options"),
+    *("epochs", "learning_rate", "weight_decay", "patience"),
+)
 
 
 @dataclass
@@ -398,8 +392,8 @@ class SetEstimator(SetModel):
     ) -> importance.Task:
         """What is measured: the loss of this kind of model on sets with these labels."""
         losses = lambda outputs, rows: self.losses(outputs, codes[rows])  # noqa: E731
-        how: dict[str, Any] = {"repeats": repeats, "seed": seed, "progress": self.progress}
-        how |= {"together": self.together, "max_elements": self.max_elements}
+        how: dict[str, Any] = {"repeats": repeats, "seed": seed, "max_elements": self.max_elements}
+        how["progress"] = self.progress
         return importance.Task.of(sets, losses, groups, features, **how)
 
     def says(self, sets: Any) -> Float[np.ndarray, "sets outputs"]:
@@ -450,15 +444,16 @@ class SetEstimator(SetModel):
 
     def _refuse_unused(self) -> None:
         """Options of one network, or of any, where there is none."""
-        without, what = OF_ONE, "a mixture"
+        without, what = [*OF_ONE], "a mixture"
         if self.alone is not None:
-            without, what = OF_ONE | OF_NETWORKS, f"method={self.alone!r}"
+            without, what = [*OF_ONE, *OF_NETWORKS], f"method={self.alone!r}"
             if self.level == "element":
                 raise ValueError(
                     f"{what} is for level='set': elements are learned by one network, such as method='ust'"
                 )
-        for name, default in without.items():
-            if (value := getattr(self, name)) != default:
+        defaults = defaults_of(type(self))
+        for name in without:
+            if (value := getattr(self, name)) != defaults[name]:
                 raise ValueError(f"{name}={value!r} is for one network, such as method='ust': {what} has no use for it")
 
     def _check_method(self) -> None:

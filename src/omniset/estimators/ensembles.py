@@ -35,6 +35,7 @@ from omniset.training.network import SetNetwork
 
 RUNS = 8  # pieces of a large set, each of neighbouring elements, that are drawn for a step
 SMOOTHING = 0.1  # of the labels of classes
+LITTLE = 1 << 10  # entries of a batch, padding included, up to which it is one part: parts take longer than padding
 PART = 1 << 15  # entries of a part of a batch
 VALUES = 1 << 23  # entries of a part times features times networks, but one set is never divided
 GRAPH = 1 << 18  # entries of a batch times networks up to which its graph is kept whole
@@ -87,8 +88,9 @@ class EnsembleBatches:
         entries = min(PART, VALUES // max(self.sets.dim * len(self.targets), 1))
         order = sorted(range(len(keys)), key=sizes.__getitem__)
         parts: list[tuple[SetBatch, list[int]]] = []
+        little = len(keys) * max(sizes) <= LITTLE
         while order:  # sets of like size together: less padding
-            part = [i for i in order if sizes[i] <= max(2 * sizes[order[0]], 32)]
+            part = order if little else [i for i in order if sizes[i] <= max(2 * sizes[order[0]], 32)]
             part = part[: max(entries // max(sizes[part[-1]], 1), 1)]
             parts.append((collate(self._of(*keys[i]) for i in part), part))
             order = [i for i in order if i not in part]
@@ -257,6 +259,7 @@ def learn(
     epochs: int,
     patience: int,
     batch_size: int,
+    together: int,
     learning_rate: float,
     weight_decay: float,
     fingerprint: dict[str, Any],
@@ -267,6 +270,7 @@ def learn(
 
     Args:
         others: For each network, the ones that decide how long it learns. None: all learn to the end.
+        together: Sets that are watched at once.
         module: The loss.
         fitting: device, progress, folder and resume of `omniset.training.fit.fit`.
     """
@@ -288,6 +292,7 @@ def learn(
     positions = range(len(batches.sets))
     how: dict[str, Any] = {"batch_size": batch_size, "seed": batches.seed, "move": Batch.to}
     data_of = Lesson(batches, positions, [] if others is None else positions, **how)
+    data_of.watched = together
     fit(trained, data_of, epochs=epochs, patience=None, log=None, **fitting)
     states = trained.network.states() if others is None else trained.best
     for number, network in enumerate(networks):

@@ -285,15 +285,13 @@ def examples(
         stored = sets[i]
         if len(stored) > model.max_elements:  # takes long
             continue
-        if model.explains_by("auto") == "attribution":
-            layers = model.explain_layers([stored])
-            scores = explain.combine(layers)[0].cpu().numpy()
-        elif len(stored) ** 2 * sets.dim <= CHEAP:
-            layers, scores = [], model.explain([stored], method="removal")[0]
-        else:
+        removal = model.explains_by("auto") == "removal"
+        if removal and len(stored) ** 2 * sets.dim > CHEAP:
             continue
-        largest = max((float(layer.scores.max()) for layer in layers if len(stored)), default=0.0)
-        gaps = explain.completeness(layers).tolist() if layers else []
+        if removal:
+            scores = model.explain([stored], method="removal")[0]
+        else:
+            scores = explain.combine(model.explain_layers([stored]))[0].cpu().numpy()
         frame = next(iter(model.predictions([stored])))
         elements, counts = stored.read()
         explained.append(
@@ -305,8 +303,7 @@ def examples(
                 multiplicity=_whole(counts.double().numpy()),
                 scores=scores.astype(np.float64),
                 features={f: elements[:, j].double().numpy() for j, f in enumerate(sets.features or [])},
-                layers={a.layer: a.scores[0].double().cpu().numpy() / (largest or 1.0) for a in layers},
-                gaps={a.layer: gap for a, gap in zip(layers, gaps, strict=True)},
+                removal=removal,
             )
         )
     return explained

@@ -26,7 +26,6 @@ Sources: Breiman, "Random forests", 2001; Fisher, Rudin and Dominici, "All model
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -39,7 +38,7 @@ from torch import Tensor
 
 from omniset.core.sets import Sets, batched
 from omniset.core.stored import StoredSet
-from omniset.runs.console import telling
+from omniset.estimators.mixture import TOGETHER
 from omniset.runs.progress import Progress
 from omniset.trials.importances import table_of
 
@@ -47,7 +46,6 @@ REPEATS = 5
 READ = 1 << 28  # numbers that are read anew, over all features, up to which values are exchanged more than once
 READ_AT_ONCE = 1 << 22  # numbers of one set
 NUMBERS = 1 << 24  # in some features of some sets, that are held at once
-SLOW = 20  # seconds from which on it is said how long it will take
 CHEAP = 5_000  # features times sets up to which `fit` measures importance without being asked
 
 Outputs = Float64[np.ndarray, "sets outputs"]
@@ -72,7 +70,7 @@ class Task:
         ranks: Of each set among the names of all.
         totals: Elements of each set, with their copies.
         features: Their numbers.
-        together, max_elements: Sets, and elements, that are predicted at once.
+        max_elements: That are predicted at once.
     """
 
     sets: Sets
@@ -83,7 +81,6 @@ class Task:
     features: Sequence[int]
     repeats: int
     seed: int
-    together: int
     max_elements: int
     progress: bool
 
@@ -99,7 +96,7 @@ class Task:
         """Of features by name, or number where they have none.
 
         Args:
-            how: repeats, seed, together, max_elements and progress.
+            how: repeats, seed, max_elements and progress.
 
         Raises:
             ValueError: An unknown feature, one twice, or none.
@@ -147,17 +144,11 @@ def measured(task: Task, trials: Sequence[Trial], targets: Sequence[str]) -> pd.
     with Progress("importance of features", steps, task.progress, "sets") as progress:
         done = 0
         for number, trial in enumerate(trials):
-            started, seed = time.perf_counter(), [task.seed, number]
+            seed = [task.seed, number]
             stored = (sets[int(i)] for i in trial.rows)
-            sizes = [len(group) for group in batched(stored, task.together, task.max_elements)]
+            sizes = [len(group) for group in batched(stored, TOGETHER, task.max_elements)]
             groups = np.split(trial.rows, np.cumsum(sizes)[:-1])
             said = [trial.says([sets[int(i)] for i in group]) for group in groups]
-            if number == 0:
-                seconds = (time.perf_counter() - started) / max(len(trial.rows), 1) * steps
-                if seconds > SLOW:
-                    long = f"{seconds / 60:,.0f} minutes" if seconds > 120 else f"{seconds:.0f} seconds"
-                    of = f"{len(task.features):,} features of {len(sets):,} sets"
-                    telling(task.progress)(f"importance of {of} will take about {long}")
             rng = np.random.default_rng(seed)
             there = task.donors(trial.rows)
             for repeat, donors in enumerate(donors_of(there, task.units, task.ranks, repeats, rng)):

@@ -15,7 +15,6 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Bool, Int, Shaped
-from scipy.sparse import issparse
 from torch import Tensor
 
 from omniset.core.encoding import Encoding, Missing
@@ -55,13 +54,18 @@ def sets_of(
     Sets(sets=3, elements=15, dim=2)
     """
     is_array = hasattr(sets, "__array__") and not hasattr(sets, "columns")
-    form = _of_array(sets) if issparse(sets) or is_array or _is_rows(sets) else sets
+    form = _of_array(sets) if _is_sparse(sets) or is_array or _is_rows(sets) else sets
     return Sets.of(form, torch.float32, features, encoding, missing)
 
 
 def _is_rows(sets: Any) -> bool:
     """Whether these are rows of plain numbers."""
     return isinstance(sets, list) and bool(sets) and isinstance(sets[0], list) and bool(sets[0]) and _number(sets[0][0])
+
+
+def _is_sparse(sets: Any) -> bool:
+    """A matrix of SciPy's, by the methods that all of them have: who has none need not import it."""
+    return hasattr(sets, "tocsr") and hasattr(sets, "nnz")
 
 
 def _number(value: Any) -> bool:
@@ -71,7 +75,7 @@ def _number(value: Any) -> bool:
 def _of_array(sets: Any) -> Any:
     """An array in a form that `Sets.of` takes."""
     array = sets
-    if not issparse(sets):
+    if not _is_sparse(sets):
         array = sets.cpu().numpy() if isinstance(sets, torch.Tensor) else np.asarray(sets)
         if array.ndim == 3:
             return array

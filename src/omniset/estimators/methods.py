@@ -1,6 +1,6 @@
 """Methods without a network that learn labels of sets from a table: a row of numbers for each set.
 
-These are pooled features (`omniset.estimators.pooling`), or distances to other sets (`omniset.estimators.references`):
+These are pooled features (`omniset.estimators.pooling`), or distances to other sets (`omniset.estimators.distances`):
 a forest on the former, logistic regression or ridge on the latter, and the prior, which looks at neither.
 """
 

@@ -33,11 +33,11 @@ from torch import Tensor, nn
 from omniset.core.sets import Sets, StoredSet, batched
 from omniset.core.sources import Source, source_of
 from omniset.estimators import ensembles
+from omniset.estimators.distances import References, Sample, samples_of, seen_of
 from omniset.estimators.ensembles import EnsembleBatches, EnsembleModule
 from omniset.estimators.inputs import batch_of, folds_of
 from omniset.estimators.methods import DISTANCES, POOLED, DissimilarityLinear, Method, PooledForest, PooledLinear, Prior
 from omniset.estimators.pooling import pooled, spread_of
-from omniset.estimators.references import References, Sample, samples_of, seen_of
 from omniset.runs.console import telling
 from omniset.runs.progress import Progress
 from omniset.training import schema
@@ -50,7 +50,7 @@ NETWORK = "ust"  # the method that sees elements in the light of others
 STEPS = 300  # of the networks, on few sets
 FEW = 100
 WATCHED = 30  # sets from which on networks stop early
-TOGETHER = 64  # sets that networks read at once
+TOGETHER = 256  # sets that are read at once where nothing is learned, within max_elements
 
 SHAPES = schema.whole(
     {
@@ -417,9 +417,9 @@ class Regime:
             raise ValueError(f"{what}, so that no fold can be left out")
         if folds is not None and folds > units:
             raise ValueError(f"folds must be at most the number of groups (or sets), {units}, got {folds}")
-        few = sets < 1000
-        folds = min(5 if few else 3, units) if folds is None else folds
-        repeats = (3 if sets < 60 else 2 if sets < 200 else 1) if repeats is None else repeats
+        if repeats is None:
+            repeats = 1 if folds is not None or sets >= 200 else 2 if sets >= 60 else 3
+        folds = min(5 if sets < 1000 else 3, units) if folds is None else folds
         batch = batch_of(sets) if batch is None else batch
         steps = STEPS * max(1, math.sqrt(sets / FEW))
         epochs = math.ceil(steps / math.ceil(sets / batch)) if epochs is None else epochs
@@ -668,6 +668,7 @@ class _Ensemble:
             epochs=regime.epochs,
             patience=regime.patience or regime.epochs,
             batch_size=regime.batch_size,
+            together=TOGETHER,
             module=learner.kind.ENSEMBLE,
             **how,
         )

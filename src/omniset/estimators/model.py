@@ -21,7 +21,7 @@ from omniset.core.stored import StoredSet
 from omniset.estimators import pooling
 from omniset.estimators.inputs import SHOWN, digest_of, sets_of
 from omniset.estimators.methods import POOLED
-from omniset.estimators.mixture import NETWORK, PRIOR, SHAPES, OutOfFold, SetMixture
+from omniset.estimators.mixture import NETWORK, PRIOR, SHAPES, TOGETHER, OutOfFold, SetMixture
 from omniset.estimators.options import SetOptions
 from omniset.explain import LayerAttribution
 from omniset.fitted import Estimator
@@ -121,11 +121,6 @@ class SetModel(SetOptions, Estimator):
         tags.transformer_tags = TransformerTags(preserves_dtype=[])  # vectors are float32
         return tags
 
-    @property
-    def together(self) -> int:
-        """Sets that are predicted at once."""
-        return self.batch_size or 64
-
     def reading(self) -> dict[str, Any]:
         """How networks read sets where they predict."""
         return {name: getattr(self, name) for name in ("max_elements", "shard_size", "shards", "store")}
@@ -214,12 +209,12 @@ class SetModel(SetOptions, Estimator):
         size = self.shard_size if shard_size is None else shard_size
         if isinstance(network, SetMixture):
             reading = self.reading() | {"shard_size": size}
-            for group in batched(sets, self.together, self.max_elements):
+            for group in self._grouped(sets):
                 yield group, iter([network.outputs(group, device, **reading)])
             return
         network = network.to(device).eval()
         try:
-            for group in batched(sets, self.together, self.max_elements):
+            for group in self._grouped(sets):
                 yield group, self._run(network, group, size, device)
         finally:
             network.to("cpu")
@@ -332,7 +327,7 @@ class SetModel(SetOptions, Estimator):
         return pd.DataFrame({"set": names, **self.columns(torch.from_numpy(answers))})
 
     def _grouped(self, sets: Iterable[StoredSet]) -> Iterator[list[StoredSet]]:
-        return batched(sets, self.together, self.max_elements)
+        return batched(sets, TOGETHER, self.max_elements)
 
     # ------------------------------------------------------------------ what a kind of target says of them
 
@@ -360,7 +355,7 @@ class SetModel(SetOptions, Estimator):
 
     def explained(self, group: Sequence[StoredSet], target: Any) -> Any:
         """The output that is explained: one, or one for each set."""
-        raise NotImplementedError
+        return 0 if target is None else self.output_of(target)
 
     def output_of(self, target: Any) -> int:
         """The number of the output that explains this label, or target."""
@@ -416,40 +411,59 @@ class SetModel(SetOptions, Estimator):
                 than max_elements elements, and an encoder that cannot read it in shards; one too large for removal.
         """
         self.check_explainable(target, method)
+        return [scores for _, _, scores in self.explanations(self.read(sets), target, steps, method, per)]
+
+    def explanations(
+        self,
+        sets: Iterable[StoredSet],
+        target: Any = None,
+        steps: int = 20,
+        method: Explanation = "auto",
+        per: Per = "element",
+    ) -> Iterator[tuple[StoredSet, int, Float[np.ndarray, " _"]]]:
+        """`explain` piece by piece, of sets as they come: each with the number of the output that is explained."""
         method = self.explains_by(method)
-        collection = self.read(sets)
-        if method == "removal":
-            return [self._removal(collection[i], target, per) for i in range(len(collection))]
-        share = self.share_explained()
+        share = None if method == "removal" else self.share_explained()
         if share is not None and share < LITTLE:
             warnings.warn(
                 f"the mixture gives {NETWORK} a weight of {share:.2f}: scores of elements are those of its networks, "
                 "which decide little of the prediction; method='removal' explains all of it",
-                stacklevel=2,
+                stacklevel=3,
             )
-        each: list[np.ndarray] = []
-        for group, source, options in self._to_explain(collection):
-            explained = self.explained(group, target)
-            of_networks = []
-            with threads_for(sum(map(len, group)) * self.n_features_in_):
-                for network in self._attending():
-                    network.to(find(self.device)).eval()
-                    if method == "attention":
-                        of_networks.append(explain.attention(network, source, per=per, **options))
-                    else:
-                        how: dict[str, Any] = {"per": per, "baseline": "equal" if method == "contrast" else "zero"}
-                        of_networks.append(explain.attribute(network, source, explained, steps, **how, **options))
-                    network.to("cpu")
-            mean = torch.stack(of_networks).mean(0)
-            if len(of_networks) > 1:
-                mean = mean / mean.amax(1, keepdim=True).clamp(min=torch.finfo(mean.dtype).tiny)
-            each += [mean[row, : len(stored)].cpu().numpy() for row, stored in enumerate(group)]
-        return each
+        for group in self._grouped(sets):
+            which: Any = 0 if method == "attention" else self.explained(group, target)
+            numbers = torch.as_tensor(which).expand(len(group)).tolist()
+            if method == "removal":
+                each = [self._removal(stored, number, per) for stored, number in zip(group, numbers, strict=True)]
+            else:
+                each = self._attributed(group, which, steps, method, per)
+            yield from zip(group, numbers, each, strict=True)
+
+    def _attributed(
+        self, group: list[StoredSet], which: Any, steps: int, method: Explanation, per: Per
+    ) -> list[Float[np.ndarray, " _"]]:
+        """The mean over networks of what each says of the elements."""
+        source, options = self._to_explain(group)
+        of_networks = []
+        with threads_for(sum(map(len, group)) * self.n_features_in_):
+            for network in self._attending():
+                network.to(find(self.device)).eval()
+                if method == "attention":
+                    of_networks.append(explain.attention(network, source, per=per, **options))
+                else:
+                    how: dict[str, Any] = {"per": per, "baseline": "equal" if method == "contrast" else "zero"}
+                    of_networks.append(explain.attribute(network, source, which, steps, **how, **options))
+                network.to("cpu")
+        mean = torch.stack(of_networks).mean(0)
+        if len(of_networks) > 1:
+            mean = mean / mean.amax(1, keepdim=True).clamp(min=torch.finfo(mean.dtype).tiny)
+        return [mean[row, : len(stored)].cpu().numpy() for row, stored in enumerate(group)]
 
     def explain_layers(self, sets: Any, target: Any = None, steps: int = 20) -> list[LayerAttribution]:
         """The attribution of each layer for one set (omniset.explain.attribute_layers). Arguments: explain."""
         self.check_explainable(target, "attribution")
-        ((group, source, options),) = self._to_explain(self.read(sets))
+        group = [*self.read(sets)]
+        source, options = self._to_explain(group)
         network = self._attending()[0].to(find(self.device)).eval()
         attributed = explain.attribute_layers(network, source, self.explained(group, target), steps, **options)
         network.to("cpu")
@@ -485,21 +499,19 @@ class SetModel(SetOptions, Estimator):
         networks: Any = [fitted] if isinstance(fitted, SetNetwork) else fitted.networks
         return [*networks][:EXPLAINED]
 
-    def _to_explain(self, sets: Sets) -> Iterator[tuple[Sequence[StoredSet], Any, dict[str, Any]]]:
-        """Sets, what a network reads of them, and how; sets above max_elements in shards, from disk."""
+    def _to_explain(self, group: list[StoredSet]) -> tuple[Any, dict[str, Any]]:
+        """What a network reads of sets, and how; one above max_elements in shards, from disk."""
         network = self._attending()[0]
-        for group in self._grouped(sets):
-            source = source_of(group, self.max_elements)
-            large = not isinstance(source, SetBatch)
-            if large and not network.encoder.mini_batch_consistent:
-                raise ValueError(
-                    f"set {group[0].name!r} has {len(group[0])} elements, more than max_elements={self.max_elements}, "
-                    f"and encoder {self.single!r} cannot read it in shards"
-                )
-            options = {"store": network.store_of_large({})} if large else {}
-            yield group, source.to(find(self.device)), options
+        source = source_of(group, self.max_elements)
+        large = not isinstance(source, SetBatch)
+        if large and not network.encoder.mini_batch_consistent:
+            raise ValueError(
+                f"set {group[0].name!r} has {len(group[0])} elements, more than max_elements={self.max_elements}, "
+                f"and encoder {self.single!r} cannot read it in shards"
+            )
+        return source.to(find(self.device)), {"store": network.store_of_large({})} if large else {}
 
-    def _removal(self, stored: StoredSet, target: Any, per: Per) -> Float64[np.ndarray, " elements"]:
+    def _removal(self, stored: StoredSet, output: int, per: Per) -> Float64[np.ndarray, " elements"]:
         elements, counts = stored.read()
         size, dim = elements.shape
         if size**2 * dim > LARGEST:
@@ -523,7 +535,6 @@ class SetModel(SetOptions, Estimator):
             fewer[i] = max(float(counts[i]) - 1, 0.0) if per == "copy" else 0.0
             return StoredSet(elements, fewer, 0, size, stored.name)
 
-        output = int(torch.as_tensor(self.explained([stored], target)).reshape(-1)[0])
         drops, before = np.zeros(size), said([stored])[0]
         for some in there.split(REMOVED):
             drops[some.numpy()] = before - said([without(i) for i in some.tolist()])

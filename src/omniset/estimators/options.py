@@ -43,13 +43,16 @@ class SetOptions(Computing):
     )
     folds: int | None = option(
         None,
-        "Parts of the sets that are left out in turn, to learn what each method is worth. None: by the number of sets; "
-        "of one network, none.",
+        "Parts of the sets that are left out in turn, to learn what each method is worth. None: 5, or 3 of 1,000 sets "
+        "or more, dealt up to three times where sets are few; of one network, none.",
         group="training",
         least=2,
     )
     repeats: int | None = option(
-        None, "How often the sets are dealt to folds anew. None: by the number of sets.", group="training", least=1
+        None,
+        "How often the sets are dealt to folds anew. None: once, or where folds is None by the number of sets.",
+        group="training",
+        least=1,
     )
     dim: int | None = shared.dim(None, "Width of a network. None: 64, and 32 for each of several.")
     depth: int | None = shared.depth(None, "Set layers of a network. None: 3, and 2 for each of several.")

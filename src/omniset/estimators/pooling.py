@@ -48,11 +48,6 @@ def columns_of_statistic(statistic: str, dim: int) -> slice:
     return slice(start, start + dim)
 
 
-def means_of(columns: int) -> slice:
-    """Where a table of so many columns has the means of the features."""
-    return columns_of_statistic("mean", (columns - len(OF_SIZE)) // len(STATISTICS))
-
-
 def spread_of(
     table: Float32[np.ndarray, "sets columns"], dim: int
 ) -> tuple[Float64[np.ndarray, " dim"], Float64[np.ndarray, " dim"]]:

@@ -307,9 +307,6 @@ class SetRegressor(SetEstimator):
     ) -> Float64[np.ndarray, "sets targets"]:
         return np.square(outputs - codes)
 
-    def explained(self, group: Sequence[StoredSet], target: Any) -> Any:
-        return 0 if target is None else self.output_of(target)
-
     def output_of(self, target: Any) -> int:
         if target in self.targets_:
             return self.targets_.index(target)

@@ -33,7 +33,6 @@ from jaxtyping import Bool, Float, Float64, Int, Shaped
 from torch import Tensor
 
 from omniset.core.sets import Sets
-from omniset.core.stored import StoredSet
 from omniset.estimators import inputs
 from omniset.estimators.base import SetEstimator
 from omniset.estimators.ensembles import Batch, EnsembleModule
@@ -536,9 +535,6 @@ class SetSurvival(SetEstimator):
         events = np.unique(groups[(targets[:, 0] > 0).numpy()]).tolist()
         if left_out and len(events) == 1:
             raise ValueError(f"groups: all events are of one group, {events[0]!r}: nothing is left to learn without it")
-
-    def explained(self, group: Sequence[StoredSet], target: Any) -> Any:
-        return 0 if target is None else self.output_of(target)
 
     def output_of(self, target: Any) -> int:
         if target not in (RISK, 0):

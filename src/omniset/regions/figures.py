@@ -22,7 +22,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from omniset.lazy import needs
 from omniset.regions.data import PairValues, Places, Square
-from omniset.report import figures, outcome_figures
+from omniset.report import figures
 
 SHARE = 0.02  # of edges, in glass brains
 PIXELS = 600  # rows of a matrix, at most, that are kept as they are: more are averaged by the drawing
@@ -176,7 +176,7 @@ def scatter(
 ) -> Figure:
     """Predicted against true, coloured by distance where it is known."""
     if distance is None:
-        return outcome_figures.predicted_against_true(truth, predicted)
+        return figures.scatter(truth, predicted, "true value", "predicted value")
     figure, axes = figures.panel(height=3.6)
     figure.set_dpi(figures.DPI)
     both = np.concatenate([truth, predicted])

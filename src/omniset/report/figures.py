@@ -6,6 +6,7 @@ ten as formulas get plain numbers.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
@@ -13,7 +14,7 @@ from typing import Any
 
 import matplotlib
 import numpy as np
-from jaxtyping import Float, Shaped
+from jaxtyping import Float, Int, Shaped
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
@@ -23,6 +24,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from omniset.report.blocks import shown
 from omniset.report.plots import COLOURS
+from omniset.trials.survival import Steps
 
 BLUE, ORANGE = COLOURS[:2]
 GREY = "#5f6670"
@@ -34,6 +36,7 @@ MANY_POINTS = 2000  # more are shown as a density
 PIXELS = 500  # more points are drawn as an image: each of them would be a line of the page
 DPI = 200  # of that image
 LONGEST = 80  # characters of a line
+NUMBERED = 15  # classes of a confusion matrix that has room for numbers
 OTHERS = "#c6cbd1"
 WORDS = {"train": "training", "val": "validation", "mse": "mean squared error", "mae": "mean absolute error"}
 STYLE: Any = {
@@ -127,12 +130,7 @@ def histogram(values: Shaped[np.ndarray, " values"], xlabel: str, ylabel: str) -
 def bars(labels: Sequence[str], values: Sequence[float | int], xlabel: str) -> Figure:
     """Horizontal bars, the first on top."""
     figure, axes = panel(height=0.9 + 0.27 * max(len(labels), 2))
-    places = np.arange(len(labels))
-    axes.barh(places, values, color=BLUE, height=0.72)
-    axes.set_yticks(places, distinct(labels))
-    axes.tick_params(axis="y", length=0)
-    axes.spines["left"].set_visible(False)
-    axes.invert_yaxis()
+    axes.barh(_down(axes, distinct(labels)), values, color=BLUE, height=0.72)
     axes.set(xlabel=xlabel)
     if all(float(v).is_integer() for v in values):
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
@@ -227,14 +225,42 @@ def calibration_curves(
 
 
 @styled
+def intervals(
+    labels: Sequence[str],
+    measured: tuple[str, Sequence[float | int], Sequence[float | int], Sequence[float | int]],
+    beside: tuple[str, Sequence[float | int]],
+    xlabel: str,
+) -> Figure:
+    """A row each, the first on top: a dot with its interval, and a second value to compare with.
+
+    Args:
+        measured: Name, values, lower and upper ends.
+        beside: Name and values.
+    """
+    figure, axes = panel(height=1.3 + 0.2 * max(len(labels), 3))
+    places = _down(axes, distinct(labels), fontsize=8)
+    name, values, low, high = measured
+    axes.hlines(places, low, high, color=BLUE, linewidth=2, alpha=0.55)
+    axes.plot(values, places, "o", color=BLUE, markersize=4.5, label=name)
+    axes.plot(beside[1], places, "D", color=ORANGE, markersize=4.5, markerfacecolor="white", label=beside[0])
+    axes.grid(axis="y", color="#e6e9ed", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.set(xlabel=xlabel)
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    _thousands(axes.xaxis)
+    figure.legend(loc="outside upper left", ncols=2)
+    return figure
+
+
+@styled
 def scatter(x: Float[np.ndarray, " rows"], y: Float[np.ndarray, " rows"], xlabel: str, ylabel: str) -> Figure:
     """With the line on which both are the same."""
     figure, axes = panel(height=3.6)
-    x, y = finite(x, y)
+    x, y = _finite(x, y)
     both = np.concatenate([x, y])
     ends = [both.min(), both.max()] if len(both) else [0, 1]
     axes.plot(ends, ends, color=GREY, linestyle=":", linewidth=1, label="the same", zorder=3)
-    dense_points(figure, axes, x, y)
+    _dense_points(figure, axes, x, y)
     axes.set(xlabel=xlabel, ylabel=ylabel)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(5))
@@ -254,7 +280,7 @@ def points(
     """
     figure, axes = panel(height=3.6)
     figure.set_dpi(DPI)
-    x, y = finite(x, y)
+    x, y = _finite(x, y)
     if log:
         x, y = x[x > 0], y[x > 0]
         axes.set_xscale("log")
@@ -262,28 +288,6 @@ def points(
     if log:
         _plain_log(axes.xaxis)
     axes.set(xlabel=_short(xlabel, 50), ylabel=_short(ylabel, 50))
-    return figure
-
-
-@styled
-def scored_points(
-    x: Float[np.ndarray, " rows"],
-    y: Float[np.ndarray, " rows"],
-    sizes: Shaped[np.ndarray, " rows"],
-    scores: Float[np.ndarray, " rows"],
-    xlabel: str,
-    ylabel: str,
-) -> Figure:
-    """Points whose area shows a number, such as the multiplicity, and whose colour a score from 0 to 1."""
-    figure, axes = panel(height=3.6)
-    figure.set_dpi(DPI)
-    area = 90 * np.asarray(sizes, dtype=np.float64) / max(float(np.max(sizes, initial=0)), 1e-300)
-    order = np.argsort(scores, kind="stable")  # the highest above
-    dots = axes.scatter(
-        x[order], y[order], s=area[order], c=scores[order], cmap="viridis", vmin=0, vmax=1, rasterized=len(x) > PIXELS
-    )
-    axes.set(xlabel=_short(xlabel, 50), ylabel=_short(ylabel, 50))
-    figure.colorbar(dots, ax=axes, label="attribution").outline.set_visible(False)
     return figure
 
 
@@ -296,14 +300,8 @@ def heat_map(
     room = 0.08 * max((len(name) for name in below), default=0)  # for what is written upwards
     figure, axes = panel(1.6 + 0.3 * max(len(columns), 6), 0.7 + 0.32 * max(len(rows), 2) + max(room, 0.4))
     mesh = axes.pcolormesh(values, cmap="viridis", vmin=0, vmax=1, edgecolors="white", linewidth=0.8)
-    axes.set_xticks(np.arange(len(columns)) + 0.5, below, rotation=90)
-    axes.set_yticks(np.arange(len(rows)) + 0.5, distinct(rows))
-    axes.tick_params(length=0)
-    axes.spines[:].set_visible(False)
-    axes.invert_yaxis()
-    bar = figure.colorbar(mesh, ax=axes, label=label, aspect=12)
-    bar.outline.set_visible(False)
-    bar.solids.set_edgecolor("face")  # type: ignore[union-attr]
+    _grid(axes, distinct(rows), below)
+    _colour_bar(figure, axes, mesh, label, aspect=12)
     return figure
 
 
@@ -359,18 +357,55 @@ def two_sided_bars(
 ) -> Figure:
     """Horizontal bars to the left and to the right of a middle line, the first on top; names and sizes, none < 0."""
     figure, axes = panel(height=1.3 + 0.25 * max(len(labels), 2))
-    places = np.arange(len(labels))
+    places = _down(axes, [_short(label, 34) for label in labels])
     axes.barh(places, [-v for v in left[1]], color=ORANGE, height=0.72, label=left[0])
     axes.barh(places, right[1], color=BLUE, height=0.72, label=right[0])
     axes.axvline(0, color=GREY, linewidth=0.8)
-    axes.set_yticks(places, [_short(label, 34) for label in labels])
-    axes.tick_params(axis="y", length=0)
-    axes.spines["left"].set_visible(False)
-    axes.set_ylim(len(labels) - 0.4, -0.6)
     axes.set(xlabel=xlabel)
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{abs(value):,.10g}"))
     figure.legend(loc="outside upper left", ncols=2)
+    return figure
+
+
+@styled
+def confusion_matrix(counts: Int[np.ndarray, "classes classes"], classes: Sequence[str]) -> Figure:
+    """Colour: share of the true class. Numbers: counts, where there is room for them."""
+    k = len(classes)
+    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    side = float(np.clip(2.2 + 0.35 * k, 3.6, 8.2))
+    figure, axes = panel(side + 1.0, side)
+    mesh = axes.pcolormesh(shares, cmap="Blues", vmin=0, vmax=1, edgecolors="white", linewidth=0.8)
+    if k <= NUMBERED:
+        for (i, j), n in np.ndenumerate(counts):
+            colour = "white" if shares[i, j] > 0.55 else "#1b1f24" if n else GREY
+            axes.text(j + 0.5, i + 0.5, f"{n:,}", ha="center", va="center", color=colour, fontsize=9 if k <= 9 else 7)
+    names = distinct(classes)
+    broken = [textwrap.fill(name, 10, break_long_words=False) for name in names]
+    widest = max(len(line) for name in broken for line in name.split("\n"))
+    _grid(axes, names, names)
+    if widest <= 40 / k:  # characters that fit under a column
+        axes.set_xticks(np.arange(k) + 0.5, broken, rotation=0)
+    axes.set(xlabel="predicted class", ylabel="true class", aspect="equal")
+    if k > NUMBERED:
+        _colour_bar(figure, axes, mesh, "fraction of the true class", shrink=0.75, aspect=25)
+    return figure
+
+
+@styled
+def survival_curves(curves: Mapping[str, tuple[Steps, float]]) -> Figure:
+    """The share without the event by time, of several groups of sets.
+
+    Args:
+        curves: And the time until which each is known.
+    """
+    figure, axes = panel()
+    for (name, (curve, end)), colour, dashes in zip(curves.items(), COLOURS, ("-", "--", "-."), strict=False):
+        times = np.concatenate([[0.0], curve.times, [end]])
+        axes.step(times, curve(times), where="post", label=name, color=colour, linestyle=dashes, linewidth=1.4)
+    axes.set(xlabel="time", ylabel="share without the event", ylim=(0, 1.02))
+    axes.set_xlim(left=0)
+    figure.legend(loc="outside lower left", ncols=3, handlelength=2.2, columnspacing=1.2)
     return figure
 
 
@@ -381,6 +416,32 @@ def panel(width: float = 4.6, height: float = 3.1) -> tuple[Figure, Axes]:
     """An empty figure, in inches."""
     figure = Figure(figsize=(width, height), layout="constrained")
     return figure, figure.subplots()
+
+
+def _down(axes: Axes, names: Sequence[str], fontsize: int | None = None) -> Int[np.ndarray, " names"]:
+    """The places of names beside each other, the first on top."""
+    places = np.arange(len(names))
+    axes.set_yticks(places, names, fontsize=fontsize)
+    axes.set_ylim(max(len(names), 1) - 0.4, -0.6)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    return places
+
+
+def _grid(axes: Axes, rows: Sequence[str], columns: Sequence[str], fontsize: int | None = None) -> None:
+    """Names of the rows and columns of cells, the first row on top."""
+    axes.set_xticks(np.arange(len(columns)) + 0.5, columns, rotation=90, fontsize=fontsize)
+    axes.set_yticks(np.arange(len(rows)) + 0.5, rows, fontsize=fontsize)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    axes.invert_yaxis()
+
+
+def _colour_bar(figure: Figure, axes: Axes, drawn: Any, label: str, **size: Any) -> Axes:
+    bar = figure.colorbar(drawn, ax=axes, label=label, **size)
+    bar.outline.set_visible(False)
+    bar.solids.set_edgecolor("face")  # type: ignore[union-attr]  # else viewers show seams between its colours
+    return bar.ax
 
 
 def line_style(place: int) -> dict[str, Any]:
@@ -398,15 +459,13 @@ def _styles(names: Sequence[str], reference: str | None) -> dict[str, dict[str, 
     return styles
 
 
-def dense_points(figure: Figure, axes: Axes, x: Float[np.ndarray, " rows"], y: Float[np.ndarray, " rows"]) -> None:
+def _dense_points(figure: Figure, axes: Axes, x: Float[np.ndarray, " rows"], y: Float[np.ndarray, " rows"]) -> None:
     """Points, or, where there are many, how densely they lie."""
     if len(x) <= MANY_POINTS:
         axes.scatter(x, y, s=12, color=BLUE, alpha=0.45, linewidths=0)
         return
     dense = axes.hexbin(x, y, gridsize=45, bins="log", mincnt=1, cmap="viridis", linewidths=0.1)
-    bar = figure.colorbar(dense, ax=axes, label="predictions per cell", aspect=30)
-    bar.outline.set_visible(False)
-    _plain_log(bar.ax.yaxis)
+    _plain_log(_colour_bar(figure, axes, dense, "predictions per cell", aspect=30).yaxis)
 
 
 def _size(number: int) -> float:
@@ -425,7 +484,7 @@ def _entry(name: str, number: int) -> str:
     return f"{' ' if name.startswith('_') else ''}{name} ({number:,})"
 
 
-def finite(*arrays: Float[np.ndarray, " rows"]) -> list[np.ndarray]:
+def _finite(*arrays: Float[np.ndarray, " rows"]) -> list[np.ndarray]:
     """The rows in which all are."""
     good = np.all([np.isfinite(a) for a in arrays], axis=0)
     return [a[good] for a in arrays]

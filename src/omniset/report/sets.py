@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, Real
 
-from omniset.report import figures, frame, outcome_figures
+from omniset.report import figures, frame
 from omniset.report.blocks import (
     Block,
     Cell,
@@ -30,7 +30,7 @@ from omniset.report.blocks import (
 from omniset.report.data import DataSummary
 from omniset.trials.comparison import OURS, Comparison, few_units
 from omniset.trials.importances import in_words
-from omniset.trials.outcomes import Assessment, Metric, Outcome, assess
+from omniset.trials.outcomes import Assessment, Metric, Outcome, SizeGroup, assess
 from omniset.trials.survival import Steps, kaplan_meier
 
 SHOWN = {"classes": 30, "half width": 6, "confusions": 20, "elements": 10, "element features": 8, "bars": 20}
@@ -46,8 +46,7 @@ class Example:
         multiplicity: (elements,)
         scores: (elements,) attribution from 0 to 1.
         features: By name, (elements,) values.
-        layers: Of each layer, (elements,) scores, the highest of all layers 1.
-        gaps: Of each layer, how far the sum of its attribution is from the change that it explains, as a share of it.
+        removal: Scores are how much the prediction falls without the element, not attribution of attention.
     """
 
     set: str
@@ -57,17 +56,20 @@ class Example:
     multiplicity: Real[np.ndarray, " elements"]
     scores: Float[np.ndarray, " elements"]
     features: dict[str, Real[np.ndarray, " elements"]] = field(default_factory=dict)
-    layers: dict[str, Float[np.ndarray, " elements"]] = field(default_factory=dict)
-    gaps: dict[str, float] = field(default_factory=dict)
+    removal: bool = False
 
     def highest(self) -> Example:
         """Its elements of highest score, the first first."""
         order = np.argsort(-self.scores, kind="stable")[: SHOWN["elements"]]
-        parts: dict[str, Any] = {
-            name: {k: v[order] for k, v in getattr(self, name).items()} for name in ("features", "layers")
-        }
-        parts |= {name: getattr(self, name)[order] for name in ("multiplicity", "scores")}
-        return replace(self, elements=[self.elements[i] for i in order], **parts)
+        features = {name: values[order] for name, values in self.features.items()}
+        elements = [self.elements[i] for i in order]
+        return replace(
+            self,
+            elements=elements,
+            multiplicity=self.multiplicity[order],
+            scores=self.scores[order],
+            features=features,
+        )
 
 
 @dataclass
@@ -205,14 +207,8 @@ def _target(run: SetRun, outcome: Outcome, assessed: Assessment) -> Section:
     else:
         blocks += _classes(assessed) if outcome.classifies else _values(outcome)
     if groups := assessed.by_size:
-        score, ranges = groups[0].score.name, [outcome_figures.size_range(g) for g in groups]
-        caption = f"{score[0].upper() + score[1:]} by size of the set, with 95 % intervals."
-        values = dict(zip(ranges, (g.score.value for g in groups), strict=True))
-        alt = f"{score} by elements per set: {listed(values)}."
-        blocks.append(Plot(outcome_figures.score_by_size(groups), alt, caption))
-        pairs = zip(ranges, groups, strict=True)
-        rows = [[Cell(text, g.smallest), g.sets, *_metric_row(g.score)[1:]] for text, g in pairs]
-        columns = ["elements per set", "sets", score, "95 % interval"]
+        rows = [[Cell(_size_range(g), g.smallest), g.sets, *_metric_row(g.score)[1:]] for g in groups]
+        columns = ["elements per set", "sets", groups[0].score.name, "95 % interval"]
         blocks.append(Table("Groups of sets of similar size.", columns, rows, half=True))
     text = f"{many(assessed.rows, 'prediction')} for {many(assessed.sets, 'set')}."
     return Section(f"Target: {outcome.name}", text if assessed.rows else "No set has a known truth.", blocks)
@@ -225,7 +221,7 @@ def _classes(assessed: Assessment) -> Iterator[Block]:
         recall = listed({c.label: c.recall for c in assessed.by_class})
         alt = f"Confusion matrix of {len(labels)} classes. Recall: {recall}."
         caption = "Confusion matrix: true classes down, predicted ones across. Colour: fraction of the true class."
-        yield Plot(outcome_figures.confusion_matrix(counts, labels), alt, caption, half=few)
+        yield Plot(figures.confusion_matrix(counts, labels), alt, caption, half=few)
     else:
         wrong = np.where(np.eye(len(labels), dtype=bool), 0, counts)
         order = np.argsort(-wrong, axis=None, kind="stable")[: SHOWN["confusions"]]
@@ -237,10 +233,11 @@ def _classes(assessed: Assessment) -> Iterator[Block]:
     yield Table("Class by class.", ["class", "true", "predicted", "recall", "precision", "F1"], by_class, half=few)
     rows = [[label, *row] for label, row in zip(labels, counts.tolist(), strict=True)]
     yield Table("Confusion matrix as a table", ["true class", *labels], rows, folded=True)
-    points = {f"{b.confidence:.2f}": b.right for b in assessed.calibration if b.confidence is not None}
-    alt = f"Fraction right against mean confidence: {listed(points)}."
-    caption = "Calibration: points on the dotted line are as often right as they are confident; larger ones count more."
-    yield Plot(outcome_figures.calibration_curve(assessed.calibration), alt, caption)
+    filled = [b for b in assessed.calibration if b.confidence is not None and b.right is not None]
+    alt = f"Fraction right against mean confidence: {listed({f'{b.confidence:.2f}': b.right for b in filled})}."
+    caption = "Calibration: points on the dotted line are as often right as they are confident."
+    curve = {OURS: [(b.count, float(b.confidence or 0), float(b.right or 0)) for b in filled]}
+    yield Plot(figures.calibration_curves(curve, least=1), alt, caption)
     rows = [[Cell(f"{b.low:.1f} to {b.high:.1f}", b.low), b.count, b.confidence, b.right] for b in assessed.calibration]
     columns = ["confidence", "predictions", "mean confidence", "fraction right"]
     yield Table("Calibration by confidence.", columns, rows, half=True)
@@ -248,9 +245,9 @@ def _classes(assessed: Assessment) -> Iterator[Block]:
 
 def _values(outcome: Outcome) -> Iterator[Block]:
     truth, predicted = outcome.numbers
-    alt = f"Predicted against true values of {many(len(truth), 'row')}"
-    yield Plot(outcome_figures.predicted_against_true(truth, predicted), f"{alt}.", "Predicted against true values.")
-    yield Plot(outcome_figures.residuals(truth, predicted), f"{alt}: differences.", "Errors against predicted values.")
+    alt = f"Predicted against true values of {many(len(truth), 'row')}."
+    drawn = figures.scatter(truth, predicted, "true value", "predicted value")
+    yield Plot(drawn, alt, "Predicted against true values.", half=False)
 
 
 def _survival(outcome: Outcome) -> Iterator[Block]:
@@ -273,7 +270,7 @@ def _survival(outcome: Outcome) -> Iterator[Block]:
     medians = listed({str(row[0]): row[3] for row in rows})
     alt = f"Kaplan-Meier curves of {many(len(curves), 'group')}. Median times: {medians}."
     caption = "Share without the event (Kaplan-Meier), by thirds of the predicted risk."
-    yield Plot(outcome_figures.survival_curves(curves), alt, caption)
+    yield Plot(figures.survival_curves(curves), alt, caption)
     yield Table("Thirds of the predicted risk.", ["predicted", "predictions", "events", "median time"], rows, half=True)
 
 
@@ -293,12 +290,11 @@ def importance_section(importance: Importance) -> Section:
     for (target, rows), said in zip(of_targets, in_words(importance.table, importance.unit), strict=True):
         top = rows.head(SHOWN["bars"])
         names = [str(name) for name in top["feature"]]
-        ends: Any = [top[name].to_numpy(np.float64) for name in ("importance", "low", "high", "threshold")]
-        figure = outcome_figures.importance_bars(names, *ends, f"increase of the {importance.loss}")
-        caption = f"{said}. Bars: importance, with 95 % intervals. Marks: what chance reaches."
-        alt = (
-            f"Bars of the importance of features: {listed(dict(zip(names, top['importance'].tolist(), strict=True)))}."
-        )
+        value, low, high, chance = (top[name].tolist() for name in ("importance", "low", "high", "threshold"))
+        measured, reached = ("importance", value, low, high), ("what chance reaches", chance)
+        figure = figures.intervals(names, measured, reached, f"increase of the {importance.loss}")
+        caption = f"{said}. Dots: importance, with 95 % intervals. Diamonds: what chance reaches."
+        alt = f"Importance of features: {listed(dict(zip(names, value, strict=True)))}."
         blocks.append(Plot(figure, alt, caption, half=False))
         caption = f"Target {target}: importance of {many(len(rows), 'feature')}"
         caption += "." if len(rows) <= FOLDED else f", the {FOLDED} largest; features.csv has all."
@@ -317,7 +313,7 @@ def _examples(examples: Sequence[Example], learned: bool) -> Section:
     if not examples:
         return Section("Examples", "No set was explained in this run.")
     score = "A score, by self-attention attribution, says how much all copies of an element drove it"
-    if not any(example.layers for example in examples):
+    if all(example.removal for example in examples):
         score = "A score says how much the prediction falls where all copies of an element are left out"
     text = f"What drove the prediction for a few sets. {score}; the set's highest is 1."
     if learned:
@@ -344,24 +340,16 @@ def _example(example: Example) -> Iterator[Block]:
     left = f" (the first {len(names)})." if len(top.features) > len(names) else "."
     columns = ["element", "score", "multiplicity", *names]
     yield Table(f"Set {example.set}: features of these elements{left}", columns, rows, half=True)
-    if len(example.features) == 2:
-        (xlabel, x), (ylabel, y) = example.features.items()
-        drawn = figures.scored_points(x, y, example.multiplicity, example.scores, xlabel, ylabel)
-        alt = f"The {of:,} elements of the set as points, coloured by their attribution."
-        yield Plot(drawn, alt, f"Set {example.set}: its elements. Area: multiplicity. Colour: attribution.")
-    if top.layers:
-        drawn = figures.heat_map(np.stack([*top.layers.values()]), [*top.layers], top.elements)
-        sums = listed({layer: float(values.sum()) for layer, values in top.layers.items()})
-        gaps = listed({layer: f"{gap:.1%}" for layer, gap in top.gaps.items()})
-        caption = (
-            f"Set {example.set}: attribution of these elements in each layer. Completeness: how far the sum over all "
-            f"elements is from the change of the output that the layer's attention makes: {gaps}."
-        )
-        yield Plot(drawn, f"Attribution of these elements layer by layer; sums: {sums}.", caption)
 
 
 def _metric_row(metric: Metric) -> list[Any]:
     return [metric.name, metric.value, Cell(_interval_text(metric), metric.low)]
+
+
+def _size_range(group: SizeGroup) -> str:
+    """Such as 3–17."""
+    low, high = f"{group.smallest:,}", f"{group.largest:,}"
+    return low if low == high else f"{low}\N{EN DASH}{high}"
 
 
 def _interval_text(metric: Metric) -> str:

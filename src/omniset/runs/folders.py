@@ -284,7 +284,7 @@ def take_up(out: Path, kind: str, command: str, resume: bool | None, replace: bo
             for path in work.rglob(".*-*"):  # half written, by what was killed
                 if path.is_file():
                     path.unlink()
-            write_record(work, kind, command, None)
+            write_record(work, kind, record["command"], None)
             return
         if resume is not None and not replace and has_work(work):
             raise ValueError(

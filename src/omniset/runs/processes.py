@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -138,6 +139,10 @@ def together(device: torch.device, devices: int, num_nodes: int, **of_ddp: Any) 
     Args:
         of_ddp: For PyTorch's DistributedDataParallel, and the backend.
     """
+    here, nodes = layout(devices, num_nodes)
+    if here * nodes == 1 and device.type == "cpu":  # Fabric has nothing to do there, and takes seconds to import
+        alone = {"device": device, "global_rank": 0, "world_size": 1, "strategy": SimpleNamespace(launcher=None)}
+        return SimpleNamespace(**alone, setup=lambda *both: both, backward=torch.Tensor.backward, to_device=lambda x: x)
     from lightning_fabric import Fabric
     from lightning_fabric.plugins.environments import LightningEnvironment
     from lightning_fabric.strategies import DDPStrategy, Strategy
@@ -150,7 +155,6 @@ def together(device: torch.device, devices: int, num_nodes: int, **of_ddp: Any) 
             super().setup_environment()
 
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it says where it runs
-    here, nodes = layout(devices, num_nodes)
     strategy: str | Strategy = "auto"
     if here * nodes > 1:
         strategy = DataParallel(**of_ddp)
@@ -181,8 +185,7 @@ def in_turn(
 ) -> Iterator[pd.DataFrame]:
     """The tables of all jobs, in their order, for the first process; the others get none.
 
-    Every process walks through all jobs and does each W-th of them, W their number. The tables of W jobs at a time
-    are brought together: they have to fit into memory.
+    Each of W processes does every W-th job; the tables of W jobs at a time are brought together, and fit into memory.
     """
     fabric = together(device, devices, num_nodes, process_group_backend="gloo")  # in main memory
     tables: list[pd.DataFrame] = []

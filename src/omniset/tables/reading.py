@@ -11,8 +11,6 @@ from typing import Any
 from omniset.core.bounded import require_file
 from omniset.core.encoding import Encoding, Missing
 from omniset.core.features import RESERVED
-from omniset.tables.abundances import open_abundances
-from omniset.tables.cells import open_cells
 from omniset.tables.fcs import ENDING, open_fcs
 from omniset.tables.files import SEPARATORS, TableFile, kind_of, listed
 from omniset.tables.folders import SETS, open_folder
@@ -92,6 +90,8 @@ def open_sets(
             raise ValueError(f"{path}: --{name} is for files of another kind")
     fitted = encoding is not None
     if kind == "cells":
+        from omniset.tables.cells import open_cells  # here, and below: who reads a table waits for no SciPy
+
         return open_cells(path, set_column, use_rep, names, keep, ignore, folder, fitted)
     if kind != "table" and keep:
         raise ValueError(f"{path}: has no column {keep[0]!r}: give a file of labels, --target")
@@ -100,6 +100,8 @@ def open_sets(
             raise ValueError(
                 f"{path}: has counts of features, of which --vectors must be given: a table with numbers, or FASTA"
             )
+        from omniset.tables.abundances import open_abundances
+
         return open_abundances(path, Path(vectors), names, ignore if encoding is None else ())
     if kind == "fcs":
         return open_fcs(path, names, ignore, cofactor, compensate, fitted)

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from omniset.core.bounded import read_small
-from omniset.options import without_places
+from omniset.options import without_folder
 from omniset.runs import finite
 from omniset.runs.files import provenance, replacing, writable_folder, write_json
 from omniset.runs.locks import locked
@@ -126,7 +126,7 @@ def load_config(folder: str | Path, estimator: type) -> dict[str, Any]:
     schema.check(config, schema.CONFIG, path)
     if config["class"] != estimator.__name__:
         raise ValueError(f"{folder} holds a {config['class']}, not a {estimator.__name__}")
-    config["arguments"] = without_places(estimator, config["arguments"])
+    config["arguments"] = without_folder(config["arguments"])
     schema.check(config["arguments"], schema.of_options(estimator), path, "arguments")
     schema.check(config["fitted"], schema.whole(estimator.FITTED), path, "fitted")  # type: ignore[attr-defined]
     return config

@@ -116,6 +116,7 @@ class Lesson:
         whole: Leave out a last training batch of fewer items, unless it is the only one.
 
     Attributes:
+        watched: Items of a batch that is watched; as many as of one that is learned from, unless it is set.
         validation: The positions that are watched; `omniset.training.fit.fit` asks whether there are any.
     """
 
@@ -131,7 +132,7 @@ class Lesson:
         sampler: Callable[[Sequence[int] | np.ndarray, int | None], EpochSampler] = EpochSampler,
         whole: bool = False,
     ) -> None:
-        self.make, self.train, self.validation = make, train, validation
+        self.make, self.train, self.validation, self.watched = make, train, validation, batch_size
         self.batch_size, self.seed, self.move, self.sampler, self.whole = batch_size, seed, move, sampler, whole
 
     def loader(self, training: bool, rank: int = 0, world: int = 1, turns: bool = False) -> Batches:
@@ -142,11 +143,12 @@ class Lesson:
                 every batch.
         """
         positions, seed = (self.train, self.seed) if training else (self.validation, None)
-        whole = training and self.whole and len(positions) >= self.batch_size
-        if turns and not training and len(positions) <= self.batch_size * (world - 1):
+        size = self.batch_size if training else self.watched
+        whole = training and self.whole and len(positions) >= size
+        if turns and not training and len(positions) <= size * (world - 1):
             rank, world = 0, 1
 
         def make(keys: list[Key]) -> Any:
             return self.make(keys, training)
 
-        return Batches(self.sampler(positions, seed), self.batch_size, make, rank, world, whole, turns, again=training)
+        return Batches(self.sampler(positions, seed), size, make, rank, world, whole, turns, again=training)

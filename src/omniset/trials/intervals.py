@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int, Shaped
-from scipy.special import ndtri, stdtrit
 
 FEW = 30  # units: below, the interval is Student's t, and is said to be of few
 SELDOM = 10  # successes or failures, among as many independent trials, below which a share has Wilson's interval
@@ -167,7 +167,7 @@ class Resampling:
         if share and 0 < value < 1 and error:
             trials = _trials(value, error)
             if trials * min(value, 1 - value) < SELDOM:
-                ends = _wilson(value, trials, float(ndtri((1 + LEVEL) / 2)))
+                ends = _wilson(value, trials, NormalDist().inv_cdf((1 + LEVEL) / 2))
                 return Interval(value, *ends, self.units, "Wilson")
         if error or not (share or (paired and value)):
             low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
@@ -240,6 +240,8 @@ def _of_few(value: float, without: Float[np.ndarray, " left"], units: int, share
 
 @lru_cache(maxsize=64)
 def _student(freedom: int) -> float:
+    from scipy.special import stdtrit  # here: who only predicts waits for none of it
+
     return float(stdtrit(freedom, (1 + LEVEL) / 2))
 
 

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
-from scipy.sparse import csr_array
 
 from omniset.training.cox import loss_parts, ranked
 from omniset.trials.intervals import RESAMPLES, Draws, Resampling, Values
@@ -320,9 +319,16 @@ def _number(value: Any) -> float | None:
 
 def _confusions(outcome: Outcome, weights: Weights) -> Float[np.ndarray, "draws classes classes"]:
     truth, predicted = outcome.codes
-    k, rows = len(outcome.classes or []), len(truth)
-    cell = csr_array((np.ones(rows), (np.arange(rows), truth * k + predicted)), shape=(rows, k * k))
-    return np.asarray(weights @ cell).reshape(-1, k, k)
+    k = len(outcome.classes or [])
+    return _summed(weights, truth * k + predicted, k * k).reshape(-1, k, k)
+
+
+def _summed(weights: Weights, of: Int[np.ndarray, " rows"], number: int) -> Float[np.ndarray, "draws number"]:
+    """The sum of the weights of the rows of each of so many kinds."""
+    from scipy.sparse import csr_array  # here: who only predicts waits for none of it
+
+    one = csr_array((np.ones(len(of)), (np.arange(len(of)), of)), shape=(len(of), number))
+    return np.asarray(weights @ one)
 
 
 def _mean_over(values: np.ndarray, where: Bool[np.ndarray, "draws classes"]) -> Values:
@@ -443,8 +449,7 @@ def _spread(x: Float[np.ndarray, " rows"], weights: Weights) -> Values:
 def _ranks(values: Float[np.ndarray, " rows"], weights: Weights) -> Float[np.ndarray, "draws rows"]:
     """Rank of each row where row i is there w_i times: ties share the mean of their ranks."""
     levels, level = np.unique(values, return_inverse=True)
-    rows = len(values)
-    tied = np.asarray(weights @ csr_array((np.ones(rows), (np.arange(rows), level)), shape=(rows, len(levels))))
+    tied = _summed(weights, level, len(levels))
     return (tied.cumsum(1) - (tied - 1) / 2)[:, level]
 
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from omniset.core.sets import Sets
-from omniset.estimators import pooling, references
-from omniset.estimators.references import References, samples_of, seen_of
+from omniset.estimators import distances, pooling
+from omniset.estimators.distances import References, samples_of, seen_of
 
 DIM = 3
 SPREAD = (np.array([0.5, -1.0, 2.0]), np.array([1.0, 2.0, 0.25]))
@@ -37,7 +37,7 @@ def directed(x, m, r):
 
 @pytest.mark.parametrize("together", [1 << 22, 1])
 def test_distances_are_the_formula_written_out(together, monkeypatch):
-    monkeypatch.setattr(references, "TOGETHER", together)
+    monkeypatch.setattr(distances, "TOGETHER", together)
     (x, m), (r, k) = some(7, empty=4), some(5, 1, empty=2)
     found = described(sets_of(r, k), sets_of(x, m))
     there = [j for j in range(5) if j != 2]  # an empty set is no reference
@@ -56,7 +56,7 @@ def test_features_far_out_say_no_more_than_five_deviations():
 @pytest.mark.parametrize(("seen", "elements"), [(50, 4_096), (5, 13)])
 def test_order_and_copies_of_elements_change_nothing(seen, elements, monkeypatch):
     """To the bit, sampled or not: of the sets that are described, and of those that they are compared with."""
-    monkeypatch.setattr(references, "ELEMENTS", elements)
+    monkeypatch.setattr(distances, "ELEMENTS", elements)
     (x, m), (r, k) = some(7, most=19), some(5, 1, most=19)
     rng = np.random.default_rng(2)
 
@@ -97,11 +97,11 @@ def test_shards_of_a_large_set_give_its_sample(monkeypatch):
 
 def test_sampled_reference_elements_weigh_without_bias(monkeypatch):
     """Over many sets whose multiplicities are the same numbers, a sum over the sample is on average that over all."""
-    monkeypatch.setattr(references, "SETS", 10_000)
+    monkeypatch.setattr(distances, "SETS", 10_000)
     rng = np.random.default_rng(4)
     m = np.array([1.0, 1.0, 2.0, 3.0, 5.0, 30.0, 4.0, 9.0])
     x = [rng.normal(size=(8, DIM)).astype(np.float32) for _ in range(2_000)]
-    monkeypatch.setattr(references, "ELEMENTS", 3 * len(x))
+    monkeypatch.setattr(distances, "ELEMENTS", 3 * len(x))
     one = References.of(samples_of(sets_of(x, [m] * len(x)), 50), SPREAD, 50)
     assert (np.diff(one.starts) == 3).all()
     np.testing.assert_allclose(np.add.reduceat(one.shares, one.starts), 1, rtol=1e-12)
@@ -113,7 +113,7 @@ def test_sampled_reference_elements_weigh_without_bias(monkeypatch):
 
 
 def test_of_many_sets_some_are_references(monkeypatch):
-    monkeypatch.setattr(references, "SETS", 3)
+    monkeypatch.setattr(distances, "SETS", 3)
     x, m = some(11)
     table = described(sets_of(x, m), sets_of(x, m), seed=5)
     chosen = np.sort(np.random.default_rng(5).permutation(11)[:3])
@@ -124,7 +124,7 @@ def test_of_many_sets_some_are_references(monkeypatch):
 
 
 def test_of_many_features_fewer_elements_are_stored(monkeypatch):
-    monkeypatch.setattr(references, "STORED", 7 * DIM)
+    monkeypatch.setattr(distances, "STORED", 7 * DIM)
     x, m = some(11, most=20)
     for number, part in ((11, 1), (3, 2)):
         one = References.of(samples_of(sets_of(x[:number], m[:number]), 50), SPREAD, 50)
