@@ -1,4 +1,4 @@
-"""Several processes are one: the same weights, metrics and predictions, told once. Run as a program: one of them."""
+"""Several processes are one: the same weights, and metrics, told once. Run as a program: one of them."""
 
 import os
 import signal
@@ -19,8 +19,9 @@ from omniset import SetBatch, SetClassifier
 from omniset.cli import main
 from omniset.core.sets import Sets
 from omniset.encoders import build
+from omniset.estimators import commands
 from omniset.genomes import GenomeCompleter
-from omniset.runs import meeting, processes
+from omniset.runs import processes
 from omniset.training.data import EpochSampler, Lesson
 from omniset.training.fit import TrainingModule, fit
 from omniset.training.network import SetNetwork
@@ -125,16 +126,6 @@ def program(folder):
         torch.save({"weights": flat(network), "history": history}, folder / f"{name}-{rank}.pt")
     network, history, _ = train(folder / "interrupted", **CASES["classes"], resume=True)
     torch.save({"weights": flat(network), "history": history}, folder / f"interrupted-{rank}.pt")
-    for level in ("set", "element"):
-        words = [
-            "--model",
-            f"{folder}/{level}",
-            "--out",
-            f"{folder}/{level}-2.csv",
-            "--device=cpu",
-            "--max_elements=20",
-        ]
-        assert main(["predict", f"{folder}/sets.csv", *words, "--progress=false"]) == 0
     assert main(["fit", f"{folder}/sets.csv", f"--target={folder}/labels.csv", f"--out={folder}/fit-2", *FIT]) == 0
     weights, history = line(7)
     torch.save({"weights": weights, "history": history}, folder / f"line-{rank}.pt")
@@ -167,10 +158,7 @@ def table(folder):
 @pytest.mark.slow
 def test_two_processes_are_one(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("omniset.estimators.methods.TREES", 300)  # as the processes have it
-    frame, labels = table(tmp_path)
-    small = {"dim": 8, "num_heads": 2, "depth": 1, "epochs": 1, "progress": False, "device": "cpu", "max_elements": 11}
-    SetClassifier("ust", **small).fit(frame, labels["label"].to_numpy()).save(tmp_path / "set")
-    SetClassifier(**small, level="element").fit(frame, frame["x"].to_numpy() > 0).save(tmp_path / "element")
+    table(tmp_path)
     with pytest.raises(KeyboardInterrupt):
         train(tmp_path / "interrupted", **CASES["classes"], kind=Interrupted)
     assert main(["genomes", "simulate", f"--out={tmp_path}/sim", "--genomes=30", "--families=31", "--mags=1"]) == 0
@@ -199,11 +187,6 @@ def test_two_processes_are_one(tmp_path, capsys, monkeypatch):
             assert ours == pytest.approx(theirs, rel=1e-6)
     assert len(GenomeCompleter.load(tmp_path / "genomes").history_) == 2
     assert done.stdout.count(f"Written to {tmp_path}/genomes") == 1
-    for level in ("set", "element"):
-        words = ["--out", f"{tmp_path}/{level}-1.csv", "--device=cpu", "--max_elements=20", "--progress=false"]
-        assert main(["predict", f"{tmp_path}/sets.csv", "--model", f"{tmp_path}/{level}", *words]) == 0
-        assert (tmp_path / f"{level}-1.csv").read_bytes() == (tmp_path / f"{level}-2.csv").read_bytes()
-        assert done.stdout.count(f"predictions written to {tmp_path}/{level}-2.csv") == 1
     capsys.readouterr()
     words = ["fit", f"{tmp_path}/sets.csv", f"--target={tmp_path}/labels.csv", f"--out={tmp_path}/fit-1", *FIT]
     with monkeypatch.context() as patch:  # one process opens no port
@@ -268,7 +251,7 @@ import os
 from omniset.cli import main
 code = main(["fit", "sets.csv", "--target=labels.csv", "--out=run", "--devices=2", *{FIT}])
 if "RANK" in os.environ:
-    code = main(["predict", "sets.csv", "--model=model", "--out=predictions.csv", "--devices=2", "--device=cpu"])
+    code = main(["fit", "sets.csv", "--target=labels.csv", "--out=again", "--devices=2", *{FIT}])
 raise SystemExit(code)
 """
 
@@ -277,10 +260,8 @@ raise SystemExit(code)
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="ports are listed by Linux alone")
 @pytest.mark.parametrize("program", [AT_THE_SHELL, IN_PYTHON], ids=["shell", "python"])
 def test_nothing_listens_beyond_the_loopback(program, tmp_path):
-    """Of fit and predict in two processes, started by the command, and by a program of the user's."""
-    frame, labels = table(tmp_path)
-    small = {"dim": 8, "num_heads": 2, "depth": 1, "epochs": 1, "progress": False, "device": "cpu"}
-    SetClassifier("ust", **small).fit(frame, labels["label"].to_numpy()).save(tmp_path / "model")
+    """Of fit in two processes, started by the command, and by a program of the user's."""
+    table(tmp_path)
     (tmp_path / "program.py").write_text(program)
     assert hasattr(c10d, "_tensor_to_object")
     (tmp_path / "sitecustomize.py").write_text(UNPICKLED)
@@ -295,7 +276,7 @@ def test_nothing_listens_beyond_the_loopback(program, tmp_path):
         assert running.returncode == 0, running.stderr.read()
     assert found, "two processes that never met"
     assert found <= LOOPBACK
-    done = ["predictions.csv", "run/report.html"] if program == AT_THE_SHELL else ["run-python/config.json"]
+    done = ["run/report.html", "again/report.html"] if program == AT_THE_SHELL else ["run-python/config.json"]
     assert all((tmp_path / name).exists() for name in done)
 
 
@@ -318,19 +299,6 @@ def refuse(*_, **__):
 
 c10d._tensor_to_object = refuse
 """
-
-
-def test_tables_are_gathered_as_they_were(tmp_path):
-    """In the order of the processes, their kinds kept: numbers, texts, labels of several kinds, what is missing."""
-    frame = pd.DataFrame({"set": ["a", "\u00e9"], "x": np.array([0.1, np.inf], np.float32)})
-    frame["label"] = np.array([3, None], dtype=object)
-    frame["known"] = np.array([True, float("nan")], dtype=object)
-    empty = frame[:0]
-    tables = meeting.unpacked(meeting.packed([frame, empty]))
-    pd.testing.assert_frame_equal(tables[0], frame)
-    assert tables[0]["label"].map(type).tolist() == [int, type(None)]
-    assert list(tables[1].columns) == list(frame.columns)
-    assert meeting.unpacked(meeting.packed([])) == []
 
 
 MET = """
@@ -491,6 +459,8 @@ def test_what_has_no_use_for_torchrun_says_so(monkeypatch):
         monkeypatch.setenv(name, value)
     with pytest.raises(ValueError, match="torchrun has started 6 processes, and one is needed: why"):
         processes.require_alone("why")
+    with pytest.raises(ValueError, match="a model is used in one process"):
+        commands.load(Path("model"), {})
     with pytest.raises(ValueError, match="method='auto' learns in one process, got devices=2, num_nodes=3"):
         SetClassifier(device="cpu").check_arguments()
 

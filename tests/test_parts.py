@@ -175,7 +175,6 @@ def test_a_set_in_two_parts_is_refused(folder, tmp_path, capsys):
         (["--scheduler=somewhere"], "scheduler must be 'synchronous', 'local', 'local:N' with N >= 1, an address"),
         (["--scheduler=local:0"], "local:N' with N >= 1"),
         (["--scheduler=local:x"], "scheduler must be 'synchronous'"),
-        (["--scheduler=synchronous", "--devices=2"], "devices and num_nodes share one file out"),
         (["--resume=true"], "resume=True is for parts: give scheduler too"),
         (["--scheduler=synchronous", "--out=there.txt"], "out must be the name of a folder"),
         (["--scheduler=synchronous", "--model=nowhere"], "nowhere"),

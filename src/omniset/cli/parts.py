@@ -85,8 +85,6 @@ def in_parts(
             from omniset.cli import workers
 
             workers.check_scheduler(scheduler)
-            if arguments.get("devices", 1) * arguments.get("num_nodes", 1) > 1:
-                raise ValueError("devices and num_nodes share one file out, scheduler many: give one of them")
             folders.REPLACE.set(arguments["replace"])
             out: Path = arguments["out"]
             rest = {key: value for key, value in arguments.items() if key not in (argument, "out")}

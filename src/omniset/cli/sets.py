@@ -55,24 +55,6 @@ class Reading:
     )
 
 
-@options
-class Sharing:
-    """Processes that use a model together."""
-
-    devices: int = option(
-        1,
-        "Processes on this machine that share the sets: GPUs, or parts of the CPU (at most 4 per processor).",
-        group="computing",
-        least=1,
-    )
-    num_nodes: int = option(
-        1,
-        "Machines that share the sets: start the command on each with torchrun or srun, on the same files.",
-        group="computing",
-        least=1,
-    )
-
-
 def _parts(arguments: dict[str, Any]) -> list[Path]:
     return find(arguments["sets"], SETS, "sets")
 
@@ -220,7 +202,6 @@ def fit(
 @takes(Reading, "set_column", as_at_fit=True)
 @takes(Reading, "vectors")
 @takes(SetOptions, *PREDICTING, as_at_fit=True)
-@takes(Sharing)
 @takes(Saving)
 def predict(sets: Path, model: Path = Path("run"), out: Path = Path("predictions.csv"), **options: Any) -> None:
     """Predict the sets of a table, and write as they are read.
@@ -233,32 +214,22 @@ def predict(sets: Path, model: Path = Path("run"), out: Path = Path("predictions
         out: Table of predictions, a row per set (or element): the label and the probability of each class, or the
             number. Ends in .parquet, .csv or .tsv; the last two may be compressed (.gz, .bz2, .xz).
     """
-    from contextlib import nullcontext
-
     from omniset.estimators import commands
-    from omniset.runs import processes
     from omniset.runs.console import noted, say, say_notes
     from omniset.runs.folders import new_file
     from omniset.tables.files import TableWriter
 
     reading = given(Reading, options)
     new_file(out, sets, reading["vectors"])
-    estimator = commands.load(model, given(SetOptions, options) | given(Sharing, options))
-    together = estimator.devices, estimator.num_nodes
-    writer = TableWriter(out)
-    if processes.start(*together):
-        return  # the processes have done it
+    estimator = commands.load(model, given(SetOptions, options))
     rows = 0
-    with processes.one_voice(*together) as first, noted() as notes, writer if first else nullcontext():
+    with noted() as notes, TableWriter(out) as writer:
         table = commands.sets_for(estimator, sets, out.parent, reading)
-        shown = commands.watched(table, estimator.progress, "predicting")
-        alone = processes.layout(*together) == (1, 1)
-        for frame in estimator.predictions(shown) if alone else estimator.shared_predictions(shown):
+        for frame in estimator.predictions(commands.watched(table, estimator.progress, "predicting")):
             writer.write(frame)
             rows += len(frame)
-    if first:
-        say(f"{rows:,} predictions written to {out}")
-        say_notes(notes())
+    say(f"{rows:,} predictions written to {out}")
+    say_notes(notes())
 
 
 @of_many

@@ -27,6 +27,7 @@ from omniset.estimators.mixture import PRIOR
 from omniset.estimators.predictors import SetClassifier, SetRegressor
 from omniset.estimators.survival import SetSurvival, events_of
 from omniset.report.run import Folder
+from omniset.runs import processes
 from omniset.runs.progress import Progress
 from omniset.tables.files import Origin, TableWriter
 from omniset.tables.labels import (
@@ -54,7 +55,12 @@ MAKERS: dict[str, type[SetEstimator]] = {
 
 
 def load(folder: Path, overrides: dict[str, Any]) -> Any:
-    """A model that `fit` wrote, in one process however it was trained."""
+    """A model that `fit` wrote, in one process however it was trained.
+
+    Raises:
+        ValueError: torchrun has started several.
+    """
+    processes.require_alone("a model is used in one process; --scheduler shares many files out")
     makers = {maker.__name__: maker for maker in MAKERS.values()}
     model = makers.get(artefacts.kind_of(folder), SetClassifier).load(folder)
     alone = {"devices": 1, "num_nodes": 1}

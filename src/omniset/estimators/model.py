@@ -26,7 +26,6 @@ from omniset.estimators.options import SetOptions
 from omniset.explain import LayerAttribution
 from omniset.fitted import Estimator
 from omniset.options import blaming
-from omniset.runs import processes
 from omniset.runs.devices import find, threads_for
 from omniset.runs.finite import require_finite_outputs
 from omniset.training import artefacts, schema
@@ -270,11 +269,6 @@ class SetModel(SetOptions, Estimator):
         """`predict_table` piece by piece, of sets as they come."""
         for group, outputs in self.outputs(sets, shard_size):
             yield from self._frames(group, outputs)
-
-    def shared_predictions(self, sets: Iterable[StoredSet]) -> Iterator[pd.DataFrame]:
-        """`predictions`, computed by all processes of the run in turn; the first one gets them (processes.in_turn)."""
-        jobs = (self._frames(group, outputs) for group, outputs in self.outputs(sets))
-        return processes.in_turn(jobs, find(self.device), self.devices, self.num_nodes)
 
     def _frames(self, group: list[Any], outputs: Iterator[Tensor]) -> Iterator[pd.DataFrame]:
         row = 0

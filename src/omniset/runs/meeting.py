@@ -7,17 +7,13 @@ import io
 import os
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-import numpy as np
 import torch
 import torch.distributed
-from torch import Tensor
-
-from omniset.runs.files import plain
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 MEETING = "OMNISET_MEETING"  # names the file in which processes of one machine find each other
 
@@ -69,33 +65,6 @@ def broadcast(value: Value, source: int = 0) -> Value:
         message = torch.empty(int(size), dtype=torch.uint8, device=_device())
     torch.distributed.broadcast(message, source)
     return value if here else torch.load(io.BytesIO(message.cpu().numpy().tobytes()), weights_only=True)
-
-
-def gather(tables: list[pd.DataFrame]) -> list[pd.DataFrame]:
-    """The tables of all processes, in the order of these, for the first one; nothing for the others."""
-    own = packed(tables)
-    sent = [broadcast(own, rank) for rank in range(torch.distributed.get_world_size())]
-    return [table for some in sent for table in unpacked(some)] if torch.distributed.get_rank() == 0 else []
-
-
-def packed(tables: list[pd.DataFrame]) -> list[dict[str, Any]]:
-    """Tables as `broadcast` takes them: columns of numbers as tensors, all else as lists."""
-
-    def column(values: np.ndarray) -> Tensor | list[Any]:
-        if values.dtype.kind in "biuf":
-            return torch.tensor(values)
-        return [value if isinstance(value, float) else plain(value) for value in values]  # NaN stays NaN
-
-    return [{name: column(table[name].to_numpy()) for name in table.columns} for table in tables]
-
-
-def unpacked(tables: list[dict[str, Any]]) -> list[pd.DataFrame]:
-    import pandas as pd
-
-    def column(values: Tensor | list[Any]) -> np.ndarray:
-        return values.numpy() if isinstance(values, Tensor) else np.array([*values, None], dtype=object)[:-1]
-
-    return [pd.DataFrame({name: column(values) for name, values in some.items()}, columns=[*some]) for some in tables]
 
 
 def _device() -> str:

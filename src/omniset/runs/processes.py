@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed
 
-from omniset.runs.meeting import MEETING, connect, gather, local_meeting
+from omniset.runs.meeting import MEETING, connect, local_meeting
 from omniset.runs.signals import Terminated, terminable
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 ENDED = (-signal.SIGTERM, 128 + signal.SIGTERM)  # exit codes of a process that was ended for another one's sake
 OVER = 4  # processes for each processor, beyond which a machine is only kept from working
@@ -178,27 +178,6 @@ def ending(fabric: Any) -> Iterator[None]:
         for process in getattr(fabric.strategy.launcher, "procs", []):
             process.terminate()
         raise
-
-
-def in_turn(
-    jobs: Iterable[Iterable[pd.DataFrame]], device: torch.device, devices: int, num_nodes: int
-) -> Iterator[pd.DataFrame]:
-    """The tables of all jobs, in their order, for the first process; the others get none.
-
-    Each of W processes does every W-th job; the tables of W jobs at a time are brought together, and fit into memory.
-    """
-    fabric = together(device, devices, num_nodes, process_group_backend="gloo")  # in main memory
-    tables: list[pd.DataFrame] = []
-    turn = 0
-    for job in jobs:
-        if turn == fabric.global_rank:
-            tables = list(job)
-        turn += 1
-        if turn == fabric.world_size:
-            yield from gather(tables)
-            tables, turn = [], 0
-    if turn:
-        yield from gather(tables)
 
 
 def _wait(running: list[subprocess.Popen]) -> dict[int, int]:
