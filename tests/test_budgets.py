@@ -8,7 +8,7 @@ from pathlib import Path
 from omniset import cli
 
 SOURCE = Path(__file__).parents[1] / "src" / "omniset"
-OPTIONS = 543  # of all commands together
+OPTIONS = 380  # of all commands together
 PARAMETERS = 8
 MORE = {  # those that have more, which may become fewer
     "cells/evaluate_annotation.py": ["evaluate_annotation"],
