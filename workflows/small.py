@@ -55,7 +55,7 @@ CONFIG = {
         "new": {"new": "microbiome/reads.fastq.gz"},
         "options": {
             "fit": READS,
-            "report": f"--methods omniset,naive-bayes --seeds 1 --sizes 64 --unknown_fraction 0.1 {READS}",
+            "report": "--methods omniset,naive-bayes --seeds 1 --sizes 64 --region 515F-806R --epochs 2 --device cpu",
         },
     },
 }
