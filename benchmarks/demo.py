@@ -18,7 +18,7 @@ def main(seed: int = 0) -> None:
         (ROOT / "docs" / "images").mkdir(exist_ok=True)
         shutil.copy(Path(folder) / "digits.png", ROOT / "docs" / "images")
     seconds = round(time.perf_counter() - start)
-    kept = ("data", "train_sets", "test_sets", "model", "accuracy", "shard_agreement")
+    kept = ("train_sets", "test_sets", "model", "accuracy", "shard_agreement")
     record(
         "demo", {key: found[key] for key in kept} | {"seconds": seconds, "threads": torch.get_num_threads()}, seed=seed
     )

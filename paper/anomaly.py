@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from omniset.core.sets import SetBatch
-from omniset.tables.point_clouds import mnist_images
 from paper import figures
 from paper.explaining import identification
+from paper.mnist import mnist_images
 from paper.recipes import Column, Training
 from paper.study import Sample, Study, SummaryNetwork, generator, in_batches
 from paper.tables import OURS, Results, Table, published

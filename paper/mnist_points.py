@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from omniset.core.sets import SetBatch
-from omniset.tables.point_clouds import draw_points, mnist_images
 from paper import figures
+from paper.mnist import draw_points, mnist_images
 from paper.recipes import Column, Training
 from paper.study import Sample, Study, SummaryNetwork, generator, in_batches
 from paper.tables import OURS, SHARES, THEIRS, Results, Table, apart, beside, published

@@ -18,7 +18,7 @@ from omniset import SetClassifier
 from omniset.cli import main
 from omniset.core import bounded
 from omniset.regions.connectivity import read_connectivity
-from omniset.tables import arrays, files, point_clouds
+from omniset.tables import arrays, files
 from omniset.tables.counts import read_samples
 from omniset.tables.dna import SequenceFile
 from omniset.tables.gene_vectors import read_gene_vectors
@@ -121,11 +121,6 @@ def tensor(path):
         zipped(path, {name: plain.read(name) for name in plain.namelist()})
 
 
-def packed_text(path):
-    with gzip.open(path, "wb") as file:
-        file.write(b"(" * MUCH)
-
-
 def matlab(path):
     scipy.io.savemat(path, {"connectivity": np.zeros((997, 997))}, do_compression=True)
 
@@ -155,7 +150,6 @@ HELD = {
     ),
     "c.npz": (square, read_connectivity, "write it by numpy.savez, which does not pack"),
     "a.pt": (tensor, open_sets, "torch.save does not pack, write it by that"),
-    "images.gz": (packed_text, point_clouds.read_idx, "unpack it"),
     "a.mat": (matlab, read_connectivity, "save it with -v6"),
     "a.biom": (biom, read_samples, "unpack it, as by h5repack -f NONE"),
     "a.h5": (chunked, open_sets, "write smaller ones, as by h5repack"),

@@ -1,4 +1,3 @@
-import gzip
 import json
 import os
 import re
@@ -69,18 +68,9 @@ def test_demo_end_to_end(tmp_path, capsys):
     assert "labels changed" in out
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:label. classes with fewer than 5 sets")  # of 64 digits
-def test_demo_on_mnist_files(tmp_path, data_folder):
-    arguments = ["--data=mnist", f"--folder={data_folder / 'mnist'}", "--max_sets=64", "--points=32", "--epochs=1"]
-    assert main(["demo", f"--out={tmp_path}", *arguments, "--progress=false", "--device=cpu"]) == 0
-    assert json.loads((tmp_path / "metrics.json").read_text())["train_sets"] == 64
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["demo", "--data=mnist", "--folder=/nowhere"], "has neither train-images-idx3-ubyte nor"),
         (["demo", "--out=/proc/nowhere"], "the folder cannot be written to"),
         (["demo", "--epochs=0"], "epochs must be >= 1, got 0"),
         (
@@ -213,39 +203,3 @@ def test_variants_keep_shape_and_label():
         fitted = torch.linalg.lstsq(design, new).solution
         assert (design @ fitted - new).abs().max() < 1e-5
         assert 0.01 < (fitted - torch.tensor([[1.0, 0], [0, 1], [0, 0]])).abs().max() < 0.7
-
-
-def idx(shape, values):
-    return b"\0\0\x08" + bytes([len(shape)]) + np.array(shape, ">i4").tobytes() + bytes(values)
-
-
-def test_mnist_points_lie_where_the_ink_is(tmp_path):
-    image = np.zeros((2, 28, 28), np.uint8)
-    image[0, 20, 3], image[1, 5, 9] = 200, 7  # one bright pixel each: (x, y) = (3, 20) and (9, 5)
-    (tmp_path / "t10k-images-idx3-ubyte").write_bytes(idx((2, 28, 28), image.ravel()))
-    (tmp_path / "t10k-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx((2,), [4, 1])))
-    batch, labels = point_clouds.mnist(tmp_path, split="test", points=4001)
-    assert labels.tolist() == [4, 1]
-    centre, spread = batch.elements.mean(1), batch.elements.std(1)
-    expected = np.array([[3, 20], [9, 5]]) / 13.5 - 1
-    assert np.abs(centre.numpy() - expected).max() < 4 * 0.5 / 13.5 / 4001**0.5
-    assert np.abs(spread.numpy() * 13.5 - 0.5).max() < 0.03
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "starts with nothing"),
-        (b"\x89PNG....", "is no IDX file of bytes: it starts with 89 50 4e 47"),
-        (idx((2, 28, 28), range(100)), "should hold 1568 bytes for shape .* has 100"),
-    ],
-)
-def test_bad_idx_files(content, message, tmp_path):
-    path = tmp_path / "images"
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match=message):
-        point_clouds.read_idx(path)
-    cut = tmp_path / "images.gz"
-    cut.write_bytes(gzip.compress(idx((50,), range(50)))[:-12])
-    with pytest.raises(ValueError, match="is not a whole gzip file"):
-        point_clouds.read_idx(cut)

@@ -24,23 +24,16 @@ WAYS: dict[str, dict[str, Any]] = {
 PICTURE = "Digits as multisets of points: area is multiplicity, colour how much a point drove the prediction."
 EXACT = "exact gradients, 8-point shards"
 
-# digits: chosen so that three runs take under four minutes on two cores. mnist: the architecture of the paper's
-# Table A.2 and its batch size; with 10 epochs and 60,000 digits that is hours on two cores, hence the options.
+# Chosen so that three runs take under four minutes on two cores.
 VARIANTS = 3  # of each training digit of scikit-learn's
-MODELS: dict[str, dict[str, Any]] = {
-    "digits": {"dim": 64, "depth": 2, "num_inducing": 8, "epochs": 13, "batch_size": 128, "learning_rate": 4e-3},
-    "mnist": {"dim": 32, "depth": 4, "num_inducing": 8, "epochs": 10, "batch_size": 128, "learning_rate": 1e-3},
-}
+MODEL: dict[str, Any] = {"dim": 64, "depth": 2, "num_inducing": 8, "batch_size": 128, "learning_rate": 4e-3}
 
 
 @takes(Computing, "progress")
 def demo(
     out: Path = Path("demo-run"),
-    data: Literal["digits", "mnist"] = "digits",
-    folder: Path | None = None,
-    epochs: int | None = None,
+    epochs: int = 13,
     max_sets: int | None = None,
-    points: int = 512,
     seed: int = 0,
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto",
     resume: bool = False,
@@ -54,12 +47,8 @@ def demo(
 
     Args:
         out: Folder for the model, metrics, a picture and a report, report.html.
-        data: "digits" is scikit-learn's (nothing to download). "mnist" reads IDX files; on a CPU limit it with
-            --max_sets and --epochs.
-        folder: Where the MNIST files are. Default: the folder mnist in $OMNISET_DATA.
-        epochs: How often each set is learned from. Default: 13 for digits, 10 for mnist.
-        max_sets: Use only the first so many sets.
-        points: Points drawn per MNIST digit.
+        epochs: How often each digit is learned from.
+        max_sets: Use only the first so many digits.
         seed: The same seed gives the same numbers.
         device: Where to compute.
         resume: Go on with an interrupted demo in the same folder.
@@ -70,7 +59,8 @@ def demo(
 
     folders.REPLACE.set(replace)
     settings = {
-        **MODELS[data],
+        **MODEL,
+        "epochs": epochs,
         "validation_fraction": 0.0,
         "patience": None,
         "seed": seed,
@@ -78,35 +68,25 @@ def demo(
         "progress": options["progress"],
         "log": "csv",
     }
-    settings |= {} if epochs is None else {"epochs": epochs}
     models = {way: SetClassifier("ust", **settings, **options) for way, options in WAYS.items()}
     for model in models.values():
         model.check_arguments()
     with working_folder(out, "sets", "demo", makes=["SetClassifier"], seed=seed, resume=resume) as place:
-        return _learn(place, models, data, folder, max_sets, points, seed)
+        return _learn(place, models, max_sets, seed)
 
 
-def _learn(
-    place: Any,
-    models: dict[str, Any],
-    data: str,
-    folder: Path | None,
-    max_sets: int | None,
-    points: int,
-    seed: int,
-) -> dict[str, Any]:
+def _learn(place: Any, models: dict[str, Any], max_sets: int | None, seed: int) -> dict[str, Any]:
     """Learn in all ways, save the exact one, and report. Returns what is written to metrics.json."""
     from omniset.report import plots, write
     from omniset.report.blocks import Plot
     from omniset.runs import devices
 
     out, resume = place.path, True
-    train, y_train, test, y_test = _read(data, folder, max_sets, points, seed)
+    train, y_train, test, y_test = _read(max_sets, seed)
     points_each = [(b.multiplicity > 0).sum(1).float().mean() for b in (train, test)]
     _say(f"{len(train)} sets to train on, {len(test)} held out")
     _say("distinct points in each, on average: {:.0f} and {:.0f}".format(*points_each))
-    if data == "digits":
-        _say(f"(to train on, each digit also in {VARIANTS} variants: a little shifted, stretched and turned)")
+    _say(f"(to train on, each digit also in {VARIANTS} variants: a little shifted, stretched and turned)")
     rows: dict[str, dict[str, Any]] = {}
     for number, (way, model) in enumerate(models.items(), 1):
         _say(f"\n[{number}/{len(WAYS)}] {way}")
@@ -122,7 +102,6 @@ def _learn(
     picture = _explained(model, test, y_test)
     plots.save(picture, out / "digits.png")
     result = {
-        "data": data,
         "train_sets": len(train),
         "test_sets": len(test),
         "model": {k: v for k, v in model.get_params().items() if k not in ("progress", "device", "log")},
@@ -140,17 +119,12 @@ def _learn(
     return result
 
 
-def _read(data: str, folder: Path | None, max_sets: int | None, points: int, seed: int) -> tuple[Any, ...]:
+def _read(max_sets: int | None, seed: int) -> tuple[Any, ...]:
     import numpy as np
     from sklearn.model_selection import train_test_split
 
     from omniset.tables import point_clouds
 
-    if data == "mnist":
-        # The test digits are points of their own draw, as many as in training.
-        train = point_clouds.mnist(folder, split="train", points=points, max_sets=max_sets, seed=seed)
-        test = point_clouds.mnist(folder, split="test", points=points, max_sets=max_sets, seed=seed + 1)
-        return *train, *test
     sets, labels = point_clouds.digits()
     chosen = np.arange(len(labels))[:max_sets]
     train, test = train_test_split(chosen, test_size=0.2, random_state=seed, stratify=labels[chosen])
