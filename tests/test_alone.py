@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from sklearn.utils import estimator_checks
 
 from omniset import SetClassifier, SetRegressor, Sets, SetSurvival
 from omniset.cli import main
@@ -183,23 +182,6 @@ def test_what_is_refused(maker, given, message):
         maker(progress=False, **given).fit([[[0.0]], [[1.0]]], [[1.0, 1], [2.0, 1]] if maker is SetSurvival else [0, 1])
 
 
-CHECKS = (
-    "check_estimators_pickle",
-    "check_fit2d_1sample",
-    "check_methods_sample_order_invariance",
-    "check_methods_subset_invariance",
-    "check_n_features_in",
-)
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("check", CHECKS)
-@pytest.mark.parametrize("method", ["dissimilarity-linear"])
-def test_checks_of_scikit_learn(method, check):
-    """Some of them, which its networks pass all of (test_sklearn.py); as these methods do, in minutes."""
-    getattr(estimator_checks, check)("SetClassifier", SetClassifier(method=method, **(ALONE | {"folds": 2})))
-
-
 def test_at_the_shell(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     elements, _, y = data("classes")
@@ -224,26 +206,3 @@ def test_at_the_shell(tmp_path, monkeypatch, capsys):
     capsys.readouterr()
     assert main(f"fit sets.csv --target labels.csv --method pooled --out other {quiet}".split()) == 2
     assert "pooled-forest" in capsys.readouterr().err
-
-
-def test_fit_says_which_simple_method_is_as_good(tmp_path, monkeypatch, capsys):
-    """Of labels that are drawn, no network is better; and `evaluate` does not tell what to choose."""
-    monkeypatch.chdir(tmp_path)
-    rng = np.random.default_rng(4)
-    names = [f"s{i}" for i in range(24)]
-    frame = pd.DataFrame({"set": np.repeat(names, 3), "a": rng.normal(size=72), "b": rng.normal(size=72)})
-    frame.to_csv("sets.csv", index=False)
-    pd.DataFrame({"set": names, "label": rng.permutation(24) % 2}).to_csv("labels.csv", index=False)
-    small = "--dim=4 --num_heads=2 --depth=1 --epochs=1 --folds=2 --importance=false"
-    quiet = "--device=cpu --progress=false"
-    assert main(f"fit sets.csv --target labels.csv --out run {small} {quiet}".split()) == 0
-    said = capsys.readouterr().out
-    verdict = next(gate for gate in json.loads((tmp_path / "run/metrics.json").read_text())["validation"]["gates"])
-    assert ("fits it alone" in said) == (verdict["verdict"] != "holds" and verdict["opponent"] != "prior")
-    chosen = json.loads((tmp_path / "run/report.json").read_text())["chosen"]
-    assert chosen["learning_rate"] == 0.002
-    assert "0.0020 (chosen)" in (tmp_path / "run/report.html").read_text()
-    assert main(f"evaluate sets.csv --target labels.csv --model run --out held {quiet}".split()) == 0
-    assert "fits it alone" not in capsys.readouterr().out
-    assert json.loads((tmp_path / "held/report.json").read_text())["chosen"] == chosen
-    assert "0.0020 (chosen)" in (tmp_path / "held/report.html").read_text()

@@ -67,16 +67,6 @@ def test_every_option_is_on_the_page(option_tables):
         assert all(option.text for options in parts.values() for option in options)
 
 
-def test_types_in_words(option_tables):
-    from typing import Any, Literal
-
-    spoken = option_tables.spoken
-    assert spoken(Literal["a", "b"] | None) == "a or b or null"
-    assert spoken(Path) == "path"
-    assert spoken(dict[str, Any] | None) == "JSON object or null"
-    assert spoken(tuple[float, float]) == "[number,number]"
-
-
 def command_lines():
     found = []
     for page in PAGES:

@@ -1,6 +1,5 @@
 import json
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -131,30 +130,6 @@ def test_groups_are_drawn_instead_of_sets():
     assert counts[0] == counts[1]
 
 
-def test_interval_of_a_mean_is_the_normal_one():
-    rows = 4999
-    right = np.arange(rows) % 5 > 0
-    truth = np.full(rows, "yes")
-    p = np.where(right[:, None], [0.9, 0.1], [0.2, 0.8])
-    outcome = Outcome("x", truth, np.where(right, "yes", "no"), np.arange(rows), np.ones(rows, int), ["yes", "no"], p)
-    accuracy = metrics(outcome, resamples=4000)[0]
-    mean = right.mean()
-    half = 1.96 * (mean * (1 - mean) / rows) ** 0.5
-    assert accuracy.value == mean
-    assert (accuracy.low, accuracy.high) == pytest.approx((mean - half, mean + half), abs=0.1 * half)
-
-
-def test_metrics_of_ranks_take_fewer_draws(monkeypatch):
-    monkeypatch.setattr(evaluation, "RANKED", 1)
-    ranks, ranked = evaluation._ranks, []
-    monkeypatch.setattr(
-        evaluation, "_ranks", lambda values, weights: ranked.append(len(weights)) or ranks(values, weights)
-    )
-    assert metrics(classified(), resamples=307)[3].name == "AUROC"
-    assert sum(ranked) == CLASSES * (1 + 100)  # the value and 100 draws, for each class
-    assert CLASSIFICATION["accuracy"].draws(ROWS, CLASSES) is None
-
-
 def test_few_sets_without_an_error_have_intervals():
     """Of n sets that are all right the share of errors may still be some 3 / n."""
     truth, p = np.array(["yes"] * 7), np.tile([0.9, 0.1], (7, 1))
@@ -173,15 +148,6 @@ def test_nothing_is_not_defined(make):
     found = assess(empty)
     assert found.rows == found.sets == 0
     assert sum(b.count for b in found.calibration) == 0
-
-
-def test_one_set_has_no_interval():
-    outcome = regressed().rows(np.arange(7))
-    outcome.sets = np.zeros(7, int)
-    for m in metrics(outcome):
-        assert m.value is not None
-        assert m.low is None
-        assert m.high is None
 
 
 def test_constant_truth():
@@ -264,26 +230,3 @@ def test_groups_of_size_by_hand():
     rms = [1, ((9 + 16 + 16) / 3) ** 0.5, ((25 + 36 + 64) / 3) ** 0.5]
     assert [g.score.value for g in found] == pytest.approx(rms)
     assert found[2].score.low < rms[2] < found[2].score.high
-
-
-def test_groups_of_size_count_sets_and_keep_all_rows():
-    outcome = classified()
-    found = by_size(outcome)
-    assert sum(g.rows for g in found) == ROWS
-    assert sum(g.sets for g in found) == len(set(outcome.sets.tolist()))
-    for g in found:
-        chosen = (outcome.sizes >= g.smallest) & (outcome.sizes <= g.largest)
-        assert g.score.name == "accuracy"
-        assert g.score.value == pytest.approx((outcome.truth == outcome.predicted)[chosen].mean())
-    assert all(a.largest < b.smallest for a, b in pairwise(found))
-    outcome.sizes = np.full(ROWS, 7)
-    (all_of_them,) = by_size(outcome)
-    assert all_of_them.rows == ROWS
-
-
-def test_assessment_is_json():
-    for outcome in (classified(), regressed()):
-        found = assess(outcome, resamples=11)
-        read = json.loads(json.dumps(found.as_dict(), allow_nan=False))
-        assert read["metrics"][0]["value"] == found.metrics[0].value
-        assert read["by_size"][0]["score"]["name"] in ("accuracy", "RMSE")

@@ -107,12 +107,6 @@ def test_many_files_are_looked_at_together(tmp_path, monkeypatch):
         check_all(paths)
 
 
-def damage(path, change):
-    data = bytearray(path.read_bytes())
-    change(data)
-    path.write_bytes(bytes(data))
-
-
 def h5(values, **more):
     def make(path):
         with h5py.File(path, "w") as root:
@@ -295,18 +289,3 @@ def test_scores_are_drawn_where_the_elements_are(tmp_path, monkeypatch, capsys):
     before = sorted(p.name for p in tmp_path.iterdir())
     assert main([*explain, "--only=z"]) == 2
     assert sorted(p.name for p in tmp_path.iterdir()) == before
-
-
-def test_squares_of_a_grid_touch():
-    axis = 256.0 * np.arange(13)
-    places = np.stack(np.meshgrid(axis, axis), -1).reshape(-1, 2)
-    figure = plots.heat_map(places, np.linspace(0, 1, 169), "t", "attribution")
-    figure.draw_without_rendering()
-    (dots,) = figure.axes[0].collections
-    ax = figure.axes[0]
-    apart = np.abs(np.diff(ax.transData.transform([[0, 0], [256, 0]])[:, 0]))[0] * 72 / figure.dpi
-    assert 0.7 < np.sqrt(dots.get_sizes()[0]) / apart < 1.5
-    down = ax.transData.transform([[0, 0], [0, 256]])
-    assert down[0, 1] > down[1, 1]
-    for places in (np.zeros((1, 2)), np.zeros((0, 2)), np.array([[0.0, 0], [0, 9]])):
-        plots.heat_map(places, np.zeros(len(places)), "t", "attention").draw_without_rendering()

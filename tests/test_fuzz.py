@@ -34,7 +34,7 @@ def test_files_are_read_or_refused(name, maker, tmp_path):
     shutil.copytree(maker.valid(name, 0), tmp_path / "valid")
     outcome = judge(found, Path(found.file), tmp_path / "valid")
     assert outcome.kind == "read", outcome
-    for number in range(2):
+    for number in range(6):
         path, changes = maker.make(name, SEED, number, tmp_path / str(number))
         outcome = judge(found, path, tmp_path / str(number))
         assert outcome.kind in ("read", "refused", "unclear"), (number, changes, outcome)

@@ -15,7 +15,6 @@ from omniset.estimators.importance import donors_of, drawn_rows
 from omniset.estimators.methods import PooledLinear
 from omniset.estimators.mixture import Arrays, MixtureLearner, Simple
 from omniset.estimators.pooling import OF_SIZE, STATISTICS
-from omniset.report.sets import Importance, importance_section
 from omniset.trials.importances import in_words, randomised, table_of
 
 DIM = 3
@@ -206,11 +205,6 @@ def test_each_set_has_donors_of_units_other_than_its_own_and_each_others(units):
     assert seen == {i for i in there if units[i] != units[0]}
     (once,) = donors_of(np.arange(13), np.arange(13), np.arange(13), 1, np.random.default_rng(0))
     assert sorted(once.values()) == [*range(13)]  # each is the donor of one, where units are sets
-
-
-def test_nobody_to_exchange_with():
-    donors = donors_of(np.array([1]), np.arange(3), np.arange(3), 1, np.random.default_rng(0))
-    assert donors == [{1: 1}]
 
 
 def test_a_set_gets_one_column_from_its_donor_and_keeps_the_rest(monkeypatch):
@@ -415,17 +409,6 @@ def test_donors_are_of_the_same_fold(monkeypatch):
 
 
 # ---------------------------------------------------------------------- report and shell
-
-
-def test_the_section_of_the_report():
-    increases = np.random.default_rng(0).normal(0.2, 1, (37, 2, 1, 23))
-    table = table_of(increases, np.arange(37), ["kind"], [f"marker {i}" for i in range(23)])
-    made = importance_section(Importance(table, "sets left out", "set", "log loss"))
-    plot, shown = made.blocks
-    assert "stand in for each other" in made.text
-    assert len(plot.figure.axes[0].get_yticks()) == 20
-    assert len(shown.rows) == 23
-    assert [row[1] for row in shown.rows] == table["importance"].tolist()
 
 
 def test_shell(tmp_path, capsys):

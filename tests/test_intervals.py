@@ -243,14 +243,6 @@ def test_the_verdict_in_a_sentence(gap, units, words):
     assert ("only 7 units" in said) == (units == 7)
 
 
-def test_the_verdict_of_several_conditions_says_which():
-    one = comparison()
-    assert "(correlation +" in one.verdict()
-    rows = pd.concat([one.rows, one.rows.assign(condition="new")])
-    both = Comparison(rows, one.scores, one.unit, one.units, one.keys, one.baselines, [Aim("new", "r")])
-    assert "(correlation, new: +" in both.verdict()
-
-
 @pytest.mark.parametrize("keys", [["seed"], []])
 def test_a_formula_is_compared_on_the_same_draws(keys):
     found = comparison()
@@ -260,22 +252,6 @@ def test_a_formula_is_compared_on_the_same_draws(keys):
     for other in ("strong", "weak"):
         one, two = (by_formula.difference(name, "all", other).as_dict() for name in ("r", "m"))
         np.testing.assert_allclose(list(one.values())[:4], list(two.values())[:4], rtol=1e-9)
-
-
-def test_lines_for_a_terminal():
-    made = comparison()
-    lines = made.lines()
-    assert lines[:2] == ["", "correlation, all"]
-    assert [line.split()[0] for line in lines[2:5]] == ["omniset", "strong", "weak"]
-    assert lines[5:7] == ["", made.verdict()]
-    assert lines[7].startswith("holds: correlation, all: ours minus strong (the best baseline): +")
-    assert len(lines) == 9
-    assert made.lines([]) == lines[5:]
-    one = comparison(units=1)
-    assert one.lines()[2] == f"  omniset  {one.interval('r', 'all', 'omniset').value:.3f}"
-    made.rows["r"] = np.nan  # what is measured under other conditions only
-    unmeasured = Comparison(made.rows, made.scores, made.unit, made.units, made.keys)
-    assert unmeasured.lines()[1] == f"{made.scores[1].text}, all"
 
 
 def test_numbers_have_every_score_difference_and_gate():

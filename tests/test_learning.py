@@ -13,7 +13,7 @@ from omniset.cli import main
 from omniset.core.sets import SetBatch, Sets
 from omniset.estimators import methods
 from omniset.estimators.evaluation import evaluate, out_of_fold
-from omniset.estimators.mixture import Arrays, SetMixture, Simple
+from omniset.estimators.mixture import SetMixture
 from omniset.trials.comparison import OURS
 from test_stack import SMALL, of, said_by, some_sets
 
@@ -135,35 +135,6 @@ def test_the_evaluation_of_sets_left_out(grouped):
 
 
 # ---------------------------------------------------------------------- words
-
-
-def stack_of(*weights):
-    values = torch.tensor([[w.get(name, 0.0) for name in SetMixture.METHODS] for w in weights], dtype=torch.float64)
-    return SetMixture(1, [2] * len(weights), True, [], Simple({}, Arrays({})), values, torch.ones_like(values))
-
-
-def test_what_each_method_is_worth():
-    interplay, none = {"ust": 0.25, "prior": 0.05, "dissimilarity-linear": 0.7}, {"prior": 0.4, "pooled-forest": 0.6}
-    assert stack_of(interplay).in_words(["label"]) == [
-        "weights of the methods: dissimilarity-linear 0.70, ust 0.25, prior 0.05",
-    ]
-    assert stack_of(interplay, none).in_words(["kind", "side"]) == [
-        "kind: weights of the methods: dissimilarity-linear 0.70, ust 0.25, prior 0.05",
-        "side: weights of the methods: pooled-forest 0.60, prior 0.40; the elements' interplay adds nothing here",
-    ]
-
-
-def test_a_model_says_its_folds_and_weights(monkeypatch):
-    elements, counts, numbers = some_sets(19)
-    model = SetClassifier(**SMALL | {"folds": 3, "repeats": 2}).fit(of(elements, counts), numbers > 0)
-    assert any(note.startswith("3 folds of the sets, dealt 2 times: the table has the mean") for note in model.notes_)
-    assert model.network_.in_words(model.targets_)[0] in model.notes_
-    assert not any("drawn anew for each epoch" in note for note in model.notes_)
-    monkeypatch.setattr("omniset.estimators.base.DRAWN", 5)
-    model.fit(of(elements, counts), numbers > 0)
-    assert any(
-        note.startswith("networks of the mixture learn from 5 elements of a larger set") for note in model.notes_
-    )
 
 
 # ---------------------------------------------------------------------- explaining a mixture

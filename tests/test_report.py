@@ -238,15 +238,6 @@ def test_odd_names_are_shown(name, tmp_path):
     assert json.loads((tmp_path / "report.json").read_text())["examples"][0]["set"] == odd
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["a" * 10_000, "a " * 5_000, "one\ntwo\r\nthree"], ids=["word", "words", "lines"])
-def test_long_names_are_drawn(name):
-    _, page = rendered(named(name))
-    assert max(len(e["text"]) for e in page.all("text")) <= 80
-    drawn = " ".join(e["text"] for e in page.all("text"))
-    assert ("one two" if "one" in name else "…") in drawn
-
-
 def test_text_of_any_figure_is_drawn():
     """Also of one that knows nothing of our style: labels of ticks, titles, legends, notes."""
     figure = Figure()
@@ -260,22 +251,6 @@ def test_text_of_any_figure_is_drawn():
     for _ in range(2):  # a figure may be drawn again
         page = Page(render(Report("T", "", [Section("S", "", [Plot(figure, odd, odd)])])))
     assert Counter(e["text"] for e in page.all("text"))["$\\frac{\\x07U+D800$"] == 6
-
-
-def test_long_labels_stay_apart():
-    """The same beginning and end: told apart by numbers."""
-    classes = [f"a rather long name, number {i}, of many words" for i in range(5)]
-    drawn = [e["text"] for e in rendered(a_run(classified(classes), data=None))[1].all("text")]
-    assert {f"{i}: a rather lon…y words" for i in range(1, 6)} <= set(drawn)
-
-
-def test_drawn_labels_stay_as_they_are():
-    figure = Figure()
-    with matplotlib.rc_context({"text.parse_math": False}):
-        figure.subplots().set(xlabel=FORMULA, ylabel='a "quote"')
-    page = Page(render(Report("T", "", [Section("S", "", [Plot(figure, "what <is> seen", "caption")])])))
-    assert {FORMULA, 'a "quote"'} <= {e["text"] for e in page.all("text")}
-    assert page.all("desc")[0]["text"] == "what <is> seen"
 
 
 @pytest.mark.parametrize("name", ["classes", "numbers", "one set", "no row"])
@@ -367,15 +342,6 @@ def test_values_as_text():
         text_of(np.inf),
         text_of(False),
     ] == ["1,234,567", "0.2500", "\N{EN DASH}", "inf", "no"]
-
-
-def test_style_for_paper_phone_and_keyboard():
-    _, text, page = made("nothing")
-    for rule in ("@media print", "max-width: 48rem", "prefers-reduced-motion", ":focus-visible", "break-inside: avoid"):
-        assert rule in text
-    assert page.all("html")[0]["lang"] == "en"
-    assert any(m.get("name") == "viewport" for m in page.all("meta"))
-    assert page.all("a")[0]["href"] == "#page:main"
 
 
 def test_contrast():

@@ -354,13 +354,6 @@ def test_the_index_that_pandas_writes_is_left_out(tmp_path, frame, capsys):
     assert SetClassifier.load(tmp_path / "run").features_ == ["Unnamed: 0", "x"]
 
 
-def test_the_first_of_many_features_are_said(tmp_path, frame, capsys):
-    many = pd.DataFrame(np.random.default_rng(0).normal(size=(len(frame), 15)), columns=[f"f{i}" for i in range(15)])
-    pd.concat([frame[["set"]], many], axis=1).to_csv(tmp_path / "sets.csv", index=False)
-    fit(tmp_path, epochs=1)
-    assert f"\nfeatures: {', '.join(repr(f'f{i}') for i in range(12))} and 3 more\n" in capsys.readouterr().out
-
-
 def test_tables_for_spreadsheets(tmp_path, frame):
     """Names that a spreadsheet would compute, in every table that the commands write, and only there."""
     labels = pd.read_csv(tmp_path / "labels.csv")
@@ -413,16 +406,6 @@ def test_names_of_any_characters(tmp_path, capsys):
     assert read_csv(tmp_path / "p.csv")["set"].tolist() == labels["set"].tolist()
     run("evaluate", *common, "--target", tmp_path / "labels.parquet", "--out", tmp_path / "e")
     assert (tmp_path / "e" / "report.html").is_file()
-
-
-def test_classes_that_are_hardly_meant_are_said(tmp_path, frame, capsys):
-    labels = pd.read_csv(tmp_path / "labels.csv")
-    labels.replace({"label": {"k1": "K0", "k2": "NA"}}).to_csv(tmp_path / "labels.csv", index=False)
-    text = (fit(tmp_path, epochs=1) / "report.html").read_text(encoding="utf-8")
-    said = capsys.readouterr().err
-    for words in ("are different classes; are they meant to be?", "NA' is a class; where it means that the label is"):
-        assert words in said
-        assert words.replace("'", "&#39;") in text
 
 
 def test_nothing_is_replaced_that_was_read(tmp_path, frame, fitted, capsys):

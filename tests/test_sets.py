@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.model_selection import KFold, cross_val_score, train_test_split
+from sklearn.model_selection import KFold, train_test_split
 from sklearn.utils import _safe_indexing, resample, shuffle
 
 from omniset import SetBatch, SetClassifier, Sets
@@ -130,11 +130,6 @@ def test_table_and_list_and_batch_are_the_same_collection():
     assert torch.equal(whole(from_table)[1], multiplicity)
     assert from_table.offsets.tolist() == from_batch.offsets.tolist() == [0, 3, 4]
     assert torch.equal(whole(Sets.of(sets, torch.float32))[0], elements)
-
-
-def test_bad_values_in_a_list_name_set_and_element():
-    with pytest.raises(ValueError, match=r"set 1: elements\[2, 0\] is nan"):
-        Sets.of([np.ones((1, 2)), np.array([[1.0, 1], [1, 1], [np.nan, 1]])], torch.float32)
 
 
 @settings(deadline=None)
@@ -383,17 +378,6 @@ def test_scikit_learn_splits_sets():
     assert [int(name[1:]) % 2 for name in again[0].names] == again[1].tolist()
 
 
-@pytest.mark.parametrize("by_name", [False, True])
-def test_cross_validation_is_fit_and_score_of_each_fold(by_name):
-    sets, arrays = some_of_two_kinds()
-    y = np.arange(20) % 2
-    labels = pd.Series(y, index=sets.names) if by_name else y
-    scores = cross_val_score(small(), sets, labels, cv=KFold(2), error_score="raise")
-    for score, (train, test) in zip(scores, KFold(2).split(y), strict=True):
-        model = small().fit([arrays[i] for i in train], y[train])
-        assert score == model.score([arrays[i] for i in test], y[test])
-
-
 def test_sets_drawn_twice_keep_their_labels():
     sets, arrays = some_of_two_kinds()
     y = pd.Series(np.arange(20) % 2, index=sets.names)
@@ -516,14 +500,6 @@ def test_polars_is_as_pandas():
         Sets.of(Polarslike(long_table().rename(columns={"patient": "set"}))),
     ):
         assert (lists(sets), sets.features) == (EXPECTED, ["x", "y"])
-
-
-def test_polars_itself():
-    polars = pytest.importorskip("polars")
-    table = polars.DataFrame(long_table().reset_index(drop=True).to_dict("list"))
-    assert lists(Sets.from_pandas(table, "patient")) == EXPECTED
-    with pytest.raises(ValueError, match="of pandas or Polars, got LazyFrame"):
-        Sets.from_pandas(table.lazy(), "patient")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from omniset.tables.sheets import look, number_of, numbers_of, separator_of, spl
 
 def written(tmp_path, text, name="t.txt"):
     path = tmp_path / name
-    path.write_bytes(text.encode())
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
     return path
 
 
@@ -75,13 +75,20 @@ def test_a_row_again_is_a_row_where_there_is_no_header(tmp_path):
         ("", "is empty"),
         ("id,a\nr\n", "line 2: has 1 fields, the header has 2: is the file cut off?"),
         ("id,a\nr,1,2\ns,1\n", "line 2: has 3 fields, the header has 2"),
+        ("\n \n", "is empty"),
+        ("# nothing\n", "is empty"),
         ('id,a\n"r,1\n', 'line 2: has a quote (") that is never closed'),
+        ('id,a\n"r"x,1\n', 'line 2: has a quote (") that is never closed, or is out of place'),
+        ("id,a\nr,1\n".encode("utf-16"), "line 1: is not UTF-8 text"),
+        (b"id,a\nr\0,1\n", "line 2: is not UTF-8 text"),
+        (b"id,a\n\xfc,1\n", "line 2: is not UTF-8 text"),
         ("#id,a,b\nr,1\n", "line 1: begins with # and has 3 fields, line 2 has 2"),
         ('{"a": 1}', "is JSON"),
         ("PK\x03\x04", "is a zip archive"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_line(tmp_path, text, message):
+    """For all that reads with `look`; what else may be wrong with a table is in the tests of its reader."""
     with pytest.raises(ValueError, match=re.escape(message)):
         rows_of(look(written(tmp_path, text)))
 

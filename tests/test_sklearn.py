@@ -13,7 +13,7 @@ from scipy.sparse import csr_array
 from sklearn import config_context
 from sklearn.base import clone, is_classifier, is_regressor
 from sklearn.calibration import CalibratedClassifierCV
-from sklearn.ensemble import BaggingClassifier, StackingClassifier, StackingRegressor, VotingClassifier
+from sklearn.ensemble import BaggingClassifier, StackingClassifier, VotingClassifier
 from sklearn.exceptions import NotFittedError
 from sklearn.inspection import permutation_importance
 from sklearn.linear_model import LogisticRegression
@@ -157,15 +157,6 @@ def test_stacking_and_calibration():
     assert np.allclose(stacked.predict_proba(sets), stacked.final_estimator_.predict_proba(said[:, 1:]), atol=1e-5)
     calibrated = CalibratedClassifierCV(model, cv=2, ensemble=False).fit(sets, kinds, sample_weight=np.ones(len(kinds)))
     assert np.array_equal(np.argsort(calibrated.predict_proba(sets)[:, 1]), np.argsort(said[:, 1]))
-
-
-def test_stacking_of_regressors():
-    arrays, _, means = data()
-    model = SetRegressor("deep-sets", **CHEAP)
-    stacked = StackingRegressor([("a", model)], cv=2, final_estimator=None).fit(arrays, means)
-    line = stacked.final_estimator_
-    single = clone(model).fit(arrays, means).predict(arrays)
-    assert np.allclose(stacked.predict(arrays), line.predict(single[:, None]), atol=1e-6)
 
 
 def test_search_over_options():

@@ -16,8 +16,6 @@ from omniset.cells.evaluate_annotation import evaluate_annotation, macro_f1, unk
 from omniset.cells.novelty import SHRINKAGE, Novelty, type_left_out, types_left_out
 from omniset.trials.intervals import Draws
 
-pytestmark = [pytest.mark.filterwarnings("ignore:The 'mode.chained_assignment' option is deprecated")]
-
 
 @pytest.fixture(scope="module")
 def classifiers():
@@ -173,6 +171,11 @@ def embedder(labelled):
     return CellEmbedder(**SMALL).fit(labelled, batch_key="batch")
 
 
+@pytest.fixture(scope="module")
+def annotator(labelled, embedder):
+    return CellAnnotator(progress=False).fit(labelled, label="kind", batch_key="batch", embedder=embedder)
+
+
 def test_vectors_of_a_part_that_is_kept_back_have_not_seen_it(labelled, monkeypatch):
     """Each fit has the cells of the other batch alone, and the last one all."""
     fitted, fit = [], CellEmbedder.fit_cells
@@ -189,8 +192,7 @@ def test_vectors_of_a_part_that_is_kept_back_have_not_seen_it(labelled, monkeypa
     assert sum(annotator.weights_.values()) == pytest.approx(1)
 
 
-def test_what_is_saved_says_the_same_and_nothing_else_is_taken_for_it(labelled, embedder, tmp_path):
-    annotator = CellAnnotator(progress=False).fit(labelled, label="kind", batch_key="batch", embedder=embedder)
+def test_what_is_saved_says_the_same_and_nothing_else_is_taken_for_it(annotator, labelled, embedder, tmp_path):
     annotator.save(tmp_path / "saved")
     loaded = CellAnnotator.load(tmp_path / "saved", progress=False)
     assert (loaded.left_out_, loaded.kept_back_) == (annotator.left_out_, annotator.kept_back_)
@@ -232,8 +234,7 @@ def test_genes_that_were_not_measured_count_as_in_the_mean_cell(labelled, embedd
     assert np.array_equal(values[:, ~lacking], plain[:, ~lacking])
 
 
-def test_genes_that_were_not_measured_are_filled_in_by_the_vectors_model(labelled, embedder):
-    annotator = CellAnnotator(progress=False).fit(labelled, label="kind", batch_key="batch", embedder=embedder)
+def test_genes_that_were_not_measured_are_filled_in_by_the_vectors_model(annotator, labelled, embedder):
     part = read_cells(labelled[:, :30].copy()).on(embedder.genes_)
     measured, completion = part.measured[0], embedder.network_.encoder.completion
     values = module.values_of(part, np.arange(211), annotator.network_.classifiers.middle.numpy(), completion)
@@ -257,8 +258,7 @@ def test_a_cell_without_counts_is_unknown_and_said(labelled, embedder):
     assert np.flatnonzero(found.table["label"] == "unknown").tolist() == [3, 11]  # with error=0 no other cell is
 
 
-def test_a_marker_is_expressed_more(labelled, embedder):
-    annotator = CellAnnotator(progress=False).fit(labelled, label="kind", batch_key="batch", embedder=embedder)
+def test_a_marker_is_expressed_more(annotator, labelled, embedder):
     markers = annotator.markers(annotator.annotate(labelled), read_cells(labelled))
     weight = annotator.network_.classifiers.genes.weight.numpy()
     assert set(markers["type"]) == {"x", "y", "z"}
@@ -299,14 +299,6 @@ def test_types_are_left_out_where_most_of_their_cells_were_kept_back(monkeypatch
     assert types_left_out(numbers) == [(1, 0), (2, 1), (3, 1)]
     monkeypatch.setattr(novelty, "TYPES", 2)
     assert types_left_out(numbers) == [(2, 1), (3, 1)]
-
-
-def test_what_a_left_out_type_would_be_is_said(labelled, embedder):
-    annotator = CellAnnotator(progress=False).fit(labelled, label="kind", batch_key="batch", embedder=embedder)
-    of_types = annotator.left_out_
-    assert [one["type"] for one in of_types] == ["x", "y", "z"]
-    assert all(one["called"] != one["type"] for one in of_types)
-    assert any("of a type that the reference lacks" in note for note in annotator.notes_)
 
 
 def test_a_reference_that_teaches_nothing_is_refused(labelled):

@@ -15,8 +15,7 @@ from omniset.cells import CellEmbedder, outputs, projection
 from omniset.cli import main
 from omniset.cli.parser import _underscored
 
-# anndata as it is today and pandas 3: sets an option that does nothing any more.
-pytestmark = [pytest.mark.filterwarnings("ignore:The 'mode.chained_assignment' option is deprecated")]
+pytestmark = pytest.mark.usefixtures("without_umap")
 
 CELLS, GENES = 97, 31
 QUIET = ["--progress", "false", "--device", "cpu"]
@@ -51,12 +50,6 @@ def adata(rows=slice(None), seed=0):
     made = anndata.AnnData(sp.csr_matrix(counts), obs=obs, var=var, layers={"dense": counts + 1}, uns={"old": 3})
     made.raw = made.copy()
     return made[rows].copy()
-
-
-@pytest.fixture(autouse=True)
-def without_umap(monkeypatch):
-    """It takes longer to import than all tests to run."""
-    monkeypatch.setattr(projection.importlib.util, "find_spec", lambda name: None)
 
 
 @pytest.fixture(scope="module")
@@ -398,21 +391,6 @@ def test_bad_arguments_of_fit(study, tmp_path, capsys, words, said):
     assert "Traceback" not in found
     assert found.strip().splitlines()[-1].startswith("omniset: error: ")
     assert not (tmp_path / "model").exists()
-
-
-@pytest.mark.parametrize("name", ["X", "obs", "obsm"])
-def test_links_that_lead_nowhere(study, tmp_path, capsys, name):
-    path, out = tmp_path / "in.h5ad", tmp_path / "out.h5ad"
-    adata().write_h5ad(path)
-    with h5py.File(path, "r+") as file:
-        del file[name]
-        file[name] = h5py.SoftLink(f"/{name}")
-    assert use(study, "embed", path, "--out", out) == 2
-    said = capsys.readouterr().err.strip().splitlines()
-    assert said[-1].startswith("omniset: error: ")
-    assert "in.h5ad" in said[-1]
-    assert f"'/{name}' is a link that leads nowhere or in a circle" in said[-1]
-    assert [file.name for file in tmp_path.iterdir()] == ["in.h5ad"]
 
 
 def test_bad_places(study, tmp_path, capsys):

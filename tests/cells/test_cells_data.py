@@ -9,17 +9,7 @@ import scipy.sparse as sp
 from omniset.cells import readings
 from omniset.cells.data import read_cells
 
-# anndata as it is today and pandas 3: sets an option that does nothing any more, and cannot write the new type of text.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:The 'mode.chained_assignment' option is deprecated"),
-    pytest.mark.filterwarnings("ignore:The 'future.infer_string' option is deprecated"),
-]
-
-
-@pytest.fixture(autouse=True)
-def text_as_objects():
-    with pd.option_context("future.infer_string", False):
-        yield
+pytestmark = pytest.mark.usefixtures("text_as_objects")
 
 
 def counts(cells=307, genes=13, seed=3, mean=0.7):

@@ -320,23 +320,6 @@ def test_genes_that_are_filled_in_are_not_explained(fitted):
     assert found["attribution"].max() <= 1 + 1e-6
 
 
-@pytest.mark.parametrize("verb", ["transform", "embed", "explain"])
-def test_every_verb_warns_where_the_genes_are_hardly_those_of_the_model(fitted, verb):
-    data = cells()
-    arguments = {"explain": ("cell2",)}.get(verb, ())
-    few = data[:, :8].copy()
-    few = few[few.X.toarray().any(1)].copy()
-    with pytest.warns(
-        UserWarning, match="AnnData: 80% of the model's 41 genes are not in it, such as 'Gene8': they are"
-    ):
-        getattr(fitted, verb)(few, *arguments)
-    data.var_names = data.var_names.str.upper()
-    with pytest.warns(
-        UserWarning, match="AnnData: 41 of 41 genes are matched by case only, as those of another species"
-    ):
-        getattr(fitted, verb)(data, *arguments)
-
-
 def test_aliases_reach_every_verb(fitted):
     data, z = cells(), fitted.transform(cells())
     expected = fitted.explain(data, "cell2", top=41)

@@ -29,11 +29,7 @@ from omniset.cells.evaluate_annotation import evaluate_annotation
 from omniset.cells.metrics import integration, transfer
 from omniset.tables.gene_vectors import GeneVectors
 
-# anndata as it is today and pandas 3: sets an option that does nothing any more, and cannot write the new type of text.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:The 'mode.chained_assignment' option is deprecated"),
-    pytest.mark.filterwarnings("ignore:The 'future.infer_string' option is deprecated"),
-]
+pytestmark = pytest.mark.usefixtures("text_as_objects")
 SMALL = {
     **{"embedding_dim": 5, "dim": 8, "epochs": 2, "batch_size": 31},
     **{"device": "cpu", "progress": False},
@@ -41,12 +37,6 @@ SMALL = {
 MODEL = CellEmbedder(**SMALL)
 KEYS = {"batch_key": "batch", "label_key": "type"}
 CELLS, GENES = 89, 41
-
-
-@pytest.fixture(autouse=True)
-def text_as_objects():
-    with pd.option_context("future.infer_string", False):
-        yield
 
 
 @pytest.fixture

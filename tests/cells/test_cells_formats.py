@@ -15,17 +15,7 @@ import scipy.sparse as sp
 from omniset.tables import matrices as formats
 from omniset.tables.matrices import open_source
 
-# anndata as it is today and pandas 3: sets an option that does nothing any more, and cannot write the new type of text.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:The 'mode.chained_assignment' option is deprecated"),
-    pytest.mark.filterwarnings("ignore:The 'future.infer_string' option is deprecated"),
-]
-
-
-@pytest.fixture(autouse=True)
-def text_as_objects():
-    with pd.option_context("future.infer_string", False):
-        yield
+pytestmark = pytest.mark.usefixtures("text_as_objects")
 
 
 CELLS, GENES = 307, 13  # more than one block of rows, and the last one is not full
@@ -515,26 +505,6 @@ def test_chunks_of_zeros_that_zarr_leaves_out(dense, tmp_path):
     matrix = sp.csr_matrix(dense.astype(np.float32))
     write_zarr(anndata.AnnData(matrix, obs=obs, var=var[: dense.shape[1]]), tmp_path / "a.zarr", 3)
     assert np.array_equal(whole(open_source(tmp_path / "a.zarr")), dense)
-
-
-@pytest.mark.slow
-def test_flipped_bytes_and_cut_files_give_one_line_that_names_the_file(tmp_path):
-    """Or values, where the damage is in them; never another kind of error."""
-    rng, path = np.random.default_rng(0), tmp_path / "a.h5ad"
-    h5ad(tmp_path)
-    given = np.frombuffer(path.read_bytes(), dtype=np.uint8)
-    refused = []
-    for number in range(20):
-        bad = given.copy() if number % 4 else given[: rng.integers(len(given))].copy()
-        bad[rng.integers(0, len(bad), 1 if number % 2 else 200)] = rng.integers(256)
-        path.write_bytes(bad.tobytes())
-        try:
-            with open_source(path) as source:
-                source.rows(0, source.shape[0])
-        except ValueError as error:
-            refused.append(str(error))
-    assert len(refused) > 5
-    assert all("a.h5ad" in message and "\n" not in message for message in refused)
 
 
 def test_a_file_that_is_not_there(tmp_path):

@@ -19,8 +19,6 @@ from omniset.cells.evaluate_perturbation import energy_distance, evaluate_pertur
 from omniset.cells.perturber import WIDTHS, Group, Shifts, Study, totals_of
 from omniset.cli import main
 
-pytestmark = [pytest.mark.filterwarnings("ignore:The 'mode.chained_assignment' option is deprecated")]
-
 SMALL = {"progress": False, "device": "cpu"}
 GENES = 67
 

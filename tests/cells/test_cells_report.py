@@ -1,8 +1,5 @@
 """Reports on cells: what is drawn and explained, and every part missing in turn."""
 
-import sys
-import types
-
 import anndata
 import numpy as np
 import pandas as pd
@@ -17,8 +14,7 @@ from omniset.report import figures, render
 from omniset.report.frame import Run
 from omniset.report.page import svg
 
-# anndata as it is today and pandas 3: sets an option that does nothing any more.
-pytestmark = [pytest.mark.filterwarnings("ignore:The 'mode.chained_assignment' option is deprecated")]
+pytestmark = pytest.mark.usefixtures("without_umap")
 
 CELLS, GENES = 83, 29
 SMALL = {"embedding_dim": 5, "dim": 8, "epochs": 2, "batch_size": 32}
@@ -26,12 +22,6 @@ SMALL = {"embedding_dim": 5, "dim": 8, "epochs": 2, "batch_size": 32}
 
 def run(kind, warnings=("A <warning>.",), notes=("What was decided.",)):
     return Run("cells", kind, "A title", "omniset cells fit a&b", {"seed": 0}, warnings, notes)
-
-
-@pytest.fixture(autouse=True)
-def without_umap(monkeypatch):
-    """It takes longer to import than all tests to run."""
-    monkeypatch.setattr(projection.importlib.util, "find_spec", lambda name: None)
 
 
 def text(values):
@@ -76,13 +66,6 @@ BATCHES = pd.DataFrame({"batch": ["one", "<b>two</b>"], "cells": [40, 43], "libr
 
 
 # ---------------------------------------------------------------------- what is drawn
-
-
-def test_columns_of_few_values():
-    obs = adata().obs
-    assert projection.few_values(obs) == {"batch": 2, "kind": 3, "flag": 2}
-    records = np.zeros(len(obs), dtype=[("a", int), ("b", float)])
-    assert projection.few_values(obs.assign(lists=[[1]] * len(obs), records=[*records])) == projection.few_values(obs)
 
 
 def test_all_cells_are_drawn_where_they_are_few(embedder, cells, drawn):
@@ -135,35 +118,6 @@ def test_components_are_those_of_scikit_learn():
     np.testing.assert_allclose(projection.components(z), expected.transform(z) * signs, atol=1e-5)
     assert projection.components(z[:, :1]).shape == (13, 2)
     assert not projection.components(np.ones((7, 3), dtype=np.float32)).any()
-
-
-def test_umap_is_taken_where_it_is_installed(monkeypatch):
-    asked = {}
-
-    class Umap:
-        def __init__(self, **options):
-            asked.update(options)
-
-        def fit_transform(self, z):
-            places = z[:, :2].copy()
-            places[0] = np.nan  # a cell without neighbours
-            return places
-
-    z = np.random.default_rng(0).normal(size=(31, 5)).astype(np.float32)
-    assert projection.flat(z, 7)[0] == "PCA"
-    monkeypatch.setattr(projection.importlib.util, "find_spec", lambda name: name)
-    monkeypatch.setitem(sys.modules, "umap", types.SimpleNamespace(UMAP=Umap))
-    how, places = projection.flat(z, 7)
-    assert how == "UMAP"
-    assert asked["random_state"] == 7
-    nearest, distances, _ = asked["precomputed_knn"]
-    between = np.linalg.norm(z[:, None].astype(np.float64) - z, axis=2)
-    order = between.argsort(1)[:, :15]  # a cell is its own nearest
-    assert (nearest == order).all()
-    np.testing.assert_allclose(distances, np.take_along_axis(between, order, 1), rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(places[1:], z[1:, :2], rtol=1e-6)
-    assert not places[0].any()
-    assert projection.flat(z[:30], 7)[0] == "PCA"  # too few
 
 
 # ---------------------------------------------------------------------- a fitted model
@@ -273,39 +227,6 @@ def test_of_many_cells_an_evaluation_draws_a_sample(monkeypatch):
 # ---------------------------------------------------------------------- figures
 
 
-def legend(figure):
-    return [entry.get_text() for entry in figure.legends[0].get_texts()]
-
-
-def test_categories_that_are_many_and_none():
-    rng = np.random.default_rng(0)
-    labels = np.repeat([f"type {i:02}" for i in range(17)], np.arange(17, 0, -1)).astype(object)
-    labels[0] = ""
-    places = rng.normal(size=(len(labels), 2))
-    said = legend(figures.categories(places, labels, "x", "y"))
-    assert said[:12] == [f"type {i:02} ({n})" for i, n in zip(range(12), [16, *range(16, 5, -1)], strict=True)]
-    assert said[12:] == ["5 others (15)", "not known (1)"]
-    drawn = sum(len(part.get_offsets()) for part in figures.categories(places, labels, "x", "y").axes[0].collections)
-    assert drawn == len(labels)
-    assert legend(figures.categories(places[:2], np.array(["_a", "b"]), "x", "y")) == [" _a (1)", "b (1)"]
-
-
-def test_a_point_has_the_colour_of_its_category():
-    places = np.arange(10.0).reshape(5, 2)
-    figure = figures.categories(places, np.array(["a", "b", "a", "", "a"]), "x", "y")
-    from matplotlib.colors import to_hex
-
-    seen = {
-        tuple(place): to_hex(colour)
-        for part in figure.axes[0].collections
-        for place, colour in zip(
-            part.get_offsets().tolist(), np.resize(part.get_facecolors(), (len(part.get_offsets()), 4)), strict=True
-        )
-    }
-    a, b, grey = figures.TWELVE[0], figures.TWELVE[1], figures.OTHERS
-    assert [seen[tuple(place)] for place in places.tolist()] == [a, b, a, grey, a]
-
-
 def test_many_points_are_one_image():
     places = np.random.default_rng(0).normal(size=(figures.PIXELS + 1, 2))
     for some, image in ((places, True), (places[:7], False)):
@@ -316,10 +237,3 @@ def test_many_points_are_one_image():
         ):
             drawn = svg(report.Plot(figure, "alt", "caption"), "p")
             assert ("data:image/png;base64," in drawn) == image
-
-
-def test_a_log_axis_leaves_out_zeros():
-    x, y = np.array([0.0, 1.0, 10.0, np.nan]), np.array([1.0, 2.0, 3.0, 4.0])
-    figure = figures.points(x, y, "x", "y", log=True)
-    assert figure.axes[0].collections[0].get_offsets().tolist() == [[1.0, 2.0], [10.0, 3.0]]
-    assert figure.axes[0].get_xscale() == "log"

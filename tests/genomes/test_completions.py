@@ -98,23 +98,6 @@ def test_quality_is_found_by_name(completer, mags, quality):
     assert only.equals(both)
 
 
-def test_the_noise_level_changes_what_is_said(completer, mags):
-    """The less complete a genome, the likelier is what was not seen; the more contaminated, the less what was."""
-
-    def at(c, q):
-        told = pd.DataFrame({"completeness": c, "contamination": q}, index=mags.index)
-        with by(completer, "prevalence-bayes"):
-            simple = completer.complete(mags.drop("m8"), told)
-        return simple, completer.complete(mags, told)
-
-    unseen = (mags[completer.families_] == 0).drop("m8").to_numpy()
-    (low, _), (high, _) = at(60.0, 0.0), at(95.0, 0.0)
-    assert (low.to_numpy() > high.to_numpy())[unseen].all()
-    (clean, _), (spoilt, _) = at(90.0, 1.0), at(90.0, 15.0)
-    assert (clean.to_numpy() > spoilt.to_numpy())[~unseen].all()
-    assert not np.allclose(at(60.0, 0.0)[1], at(95.0, 0.0)[1], atol=1e-2)
-
-
 def test_methods_are_what_they_say(completer, mags, quality):
     """In float32, through the whole of `complete`; the mathematics of all methods is tested in float64 by itself."""
     counts = FRAME[completer.families_].to_numpy()
@@ -384,15 +367,6 @@ def test_far_genomes_are_drawn_towards_what_was_observed(completer):
         assert other.high >= max(one.high, other.expected)
         assert "farther from the reference genomes" in other.warnings[0]
         assert "drawn towards what was observed" in other.warnings[0]
-
-
-def test_warnings_of_quality(completer, mags):
-    told = pd.DataFrame({"completeness": 20.0, "contamination": 40.0}, index=mags.index)
-    found = one(completer, mags.iloc[:1], told)
-    assert any("completeness 20.0 % is below what was trained on, 30 %" in w for w in found.warnings)
-    assert any("contamination 40.0 % is above what was trained on, 12 %" in w for w in found.warnings)
-    told[:] = [90.0, 5.0]
-    assert not any("trained on" in w for w in one(completer, mags.iloc[:1], told).warnings)
 
 
 # ---------------------------------------------------------------------- explain

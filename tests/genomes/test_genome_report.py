@@ -1,4 +1,3 @@
-import copy
 import json
 import pickle
 from functools import cache
@@ -15,7 +14,7 @@ from omniset.genomes.calibration import BINS
 from omniset.genomes.data import RANKS
 from omniset.genomes.evaluate import PREVALENCE, SCORES, Evaluation
 from omniset.genomes.simulate import simulate
-from omniset.report import Note, Plot, Table, render, write
+from omniset.report import Note, Plot, Table, write
 from omniset.report.blocks import value_of
 from omniset.report.frame import Run
 
@@ -198,21 +197,6 @@ def test_many_genomes_are_cut_and_bounded(monkeypatch):
     assert any(p.caption.startswith("Expected number of families") for p in plots(page))
 
 
-def test_real_completions():
-    completer, mags = fitted()
-    real = cohort.Cohort(completer.families_, completer.vocabulary_)
-    found = list(completer.completions(mags))
-    for one in found:
-        real.add(one)
-    page, _ = on_completion(real)
-    assert "<script>alert" not in render(page)
-    by_family = real.by_family.set_index("family")
-    assert by_family["added"].sum() == sum(one.added.sum() for one in found)
-    expected = sum(one.probability[completer.families_.index(EVIL)] for one in found)
-    assert by_family.loc[EVIL, "expected"] == pytest.approx(expected)
-    assert by_family["observed"].sum() == sum(len(one.counts.nonzero()[0]) for one in found)
-
-
 # ---------------------------------------------------------------------- a fitted model
 
 
@@ -234,15 +218,6 @@ def test_fit(tmp_path):
     assert "take care" in notes(page)
     assert "validation clade" in page.sections[0].text
     assert "of rank family" in page.sections[0].text
-
-
-def test_fit_loaded_and_untrained():
-    """A baseline has no learning curve."""
-    loaded = copy.copy(fitted()[0])
-    loaded.histories_, loaded.with_taxonomy_ = {}, False
-    page, _ = report.of_fit(RUN, loaded)
-    assert any(section.text.startswith("Nothing was trained") for section in page.sections)
-    assert "clusters of similar genomes" in page.sections[0].text
 
 
 # ---------------------------------------------------------------------- an evaluation
@@ -319,16 +294,6 @@ def test_evaluation(tmp_path):
     assert table_of(page, "AUPRC of missing families, 70/0.")["method"][0] == "omniset"
     assert found["evaluation"]["verdict"] == made.comparison.verdict()
     assert found["precision"] == 0.95
-
-
-def test_whole_genomes_stand_by_themselves():
-    made = evaluation(conditions=["95/0", "95/0 whole"])
-    page, numbers = report.of_evaluation(RUN, made)
-    assert numbers["whole"] == 7
-    assert table_of(page, "Precision of changes")["condition"].tolist() == ["95/0", "95/0 whole"]
-    errors = table_of(page, "Calibration: calibration error of missing").set_index("condition")
-    found = made.comparison.interval("ece_missing", "95/0 whole", "knn")
-    assert errors.loc["95/0 whole", "knn"] == pytest.approx(found.value)
 
 
 TWO = ("omniset", "as-is")

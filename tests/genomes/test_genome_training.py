@@ -290,16 +290,6 @@ def test_weights_of_genomes_of_large_clades():
 # ---------------------------------------------------------------------- the loss and the loop
 
 
-def test_loss_is_the_documents_with_logits():
-    rng = np.random.default_rng(0)
-    z, y = rng.normal(size=(5, 13)) * 4, rng.random((5, 13)) < 0.4
-    p = 1 / (1 + np.exp(-z))
-    expected = -(y * np.log(p) + (1 - y) * np.log(1 - p)).mean(1)
-    assert np.allclose(
-        cross_entropy(torch.from_numpy(z), torch.from_numpy(y.astype(float))).mean(1), expected, rtol=1e-12
-    )
-
-
 def test_loss_of_extreme_log_odds():
     """A sigmoid first would have given infinite losses, or gradients of 0."""
     z = torch.tensor([[1e4, -1e4, 800.0, -800.0]], requires_grad=True)

@@ -36,7 +36,6 @@ from omniset.genomes.training import (
     mix,
 )
 
-SIGMAS = 4.5
 SMALL = {"epochs": 1, "progress": False, "device": "cpu"}
 
 

@@ -59,22 +59,6 @@ def seed_of(seeds):
     return method.eval()
 
 
-def test_every_seed_of_the_pool_counts():
-    """Three vectors in the summary, of which each reaches the log-odds, of one genome by itself too."""
-    method, summaries = seed_of(3), []
-    assert_no_batch_mates(method, genomes_of_all_sizes())
-
-    def keep(module, inputs, output):
-        assert output.summary.shape == (1, 3, 6)
-        summaries.append(output.summary)
-        output.summary.retain_grad()
-
-    with_hook = method.encoder.register_forward_hook(keep)
-    method(row(genomes_of_all_sizes(), 0)).square().sum().backward()
-    with_hook.remove()
-    assert (summaries[0].grad.abs().sum(-1) > 0).all()
-
-
 @pytest.mark.parametrize("name", [n for n in ALL if n != "as-is"])
 @torch.no_grad()
 def test_an_empty_genome_gets_exactly_the_prior(suite, name):

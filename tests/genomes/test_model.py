@@ -170,23 +170,6 @@ def test_every_predictor_has_its_own_loss():
         assert all(name.startswith(own) for name in trained)
 
 
-@torch.no_grad()
-def test_the_network_is_told_the_quality():
-    """Completeness, contamination and whether they were given reach the families' context, each by itself."""
-    model, seen = suite_of(["evidence"])["evidence"], some_counts(5, seed=5)
-    told = torch.ones(5, 2).double()
-
-    def context(c, q, given=told):
-        return model.contexts[0](observed_of(seen, c, q), given)[0]
-
-    first = context(0.7, 0.05)
-    changed = [context(0.8, 0.05), context(0.7, 0.1), context(0.7, 0.05, told * torch.tensor([0.0, 1.0]))]
-    changed.append(context(0.7, 0.05, told * torch.tensor([1.0, 0.0])))
-    for other in changed:
-        assert (other - first).abs().amax(1).min() > 1e-3
-    assert torch.equal(context(0.7, 0.05), first)
-
-
 def zeroed(model):
     for parameter in (*model.neighbours.gate.parameters(), model.neighbours.trust, model.neighbours.offset):
         parameter.zero_()

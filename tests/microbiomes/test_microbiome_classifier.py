@@ -18,7 +18,6 @@ from omniset.microbiomes.samples import sequences_of
 from omniset.microbiomes.sequences import reverse_complement
 from omniset.microbiomes.simulate import mutated
 from omniset.microbiomes.taxonomy import lineages_of
-from omniset.microbiomes.training import SequenceModule
 from omniset.tables.dna import kmers_of
 
 
@@ -223,28 +222,6 @@ def test_explain_says_what_moved_a_call(classifier, samples):
 def test_what_cannot_be_explained(classifier, samples, words, message):
     with pytest.raises(ValueError, match=message):
         classifier.explain(**{"sequences": samples[0], "counts": samples[1], **words})
-
-
-def test_interrupted_and_resumed_it_is_the_same(classifier, references, tmp_path, monkeypatch):
-    """After an epoch that is kept."""
-    step = SequenceModule.training_step
-
-    def interrupted(self, batch, index):
-        if self.global_step == 7:
-            raise KeyboardInterrupt
-        return step(self, batch, index)
-
-    monkeypatch.setattr(SequenceModule, "training_step", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        TaxonClassifier(**SMALL).fit(*references, folder=tmp_path)
-    monkeypatch.setattr(SequenceModule, "training_step", step)
-    ours = TaxonClassifier(**SMALL).fit(*references, folder=tmp_path, resume=True)
-    for name, value in classifier.network_.state_dict().items():
-        assert torch.equal(value, ours.network_.state_dict()[name]), name
-    assert ours.trust_.confidence.weights is not None
-    assert np.array_equal(ours.trust_.confidence.weights, classifier.trust_.confidence.weights)
-    with pytest.raises(ValueError, match="is of another run"):
-        TaxonClassifier(**SMALL | {"epochs": 13}).fit(*references, folder=tmp_path, resume=True)
 
 
 def test_profiles_of_tables_are_shares_of_taxa(references, tmp_path):

@@ -401,9 +401,3 @@ def test_names_in_another_spelling(taxonomy, message):
         except ValueError as error:
             if "at least 2 taxa" not in str(error):
                 raise
-
-
-def test_names_without_a_reference_are_counted():
-    taxonomy = {"a": "d__B;p__P", "b": "d__B;p__Q", "more": "d__B;p__R"}
-    notes = choose({"a": "ACGT" * 20, "b": "AGGT" * 20}, lineages_of(taxonomy), "phylum", None)[2]
-    assert notes == ["the taxonomy also has 1 sequence beside the references, of no use here"]

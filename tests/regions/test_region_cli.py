@@ -2,7 +2,6 @@
 
 import json
 
-import jsonargparse
 import numpy as np
 import pandas as pd
 import pytest
@@ -101,18 +100,6 @@ def refused(capsys, *words):
 # ---------------------------------------------------------------------- options
 
 
-def test_every_option_has_a_help_line():
-    parser = jsonargparse.capture_parser(lambda: main([]))
-    verbs = parser._subcommands_action.choices["regions"]._subcommands_action.choices
-    assert list(verbs) == ["fit", "predict", "evaluate", "explain", "simulate"]
-    for verb, command in verbs.items():
-        own = [action for action in command._actions if action.dest not in ("help", "config", "print_config")]
-        for action in own:
-            assert len(action.help) > 10, (verb, action.dest)
-        positional = [action.dest for action in own if not action.option_strings]
-        assert positional == (["first", "second"] if verb == "explain" else [])
-
-
 # ---------------------------------------------------------------------- simulate
 
 
@@ -130,25 +117,6 @@ def test_simulate_writes_three_tables(study, tmp_path, capsys):
 
 
 # ---------------------------------------------------------------------- fit
-
-
-def test_fit_says_what_it_does(study, tmp_path, capsys):
-    assert run("fit", *files(study / "brain"), "--out", tmp_path / "model", *RIDGE) == 0
-    said = capsys.readouterr()
-    assert f"{REGIONS} regions, {GENES} genes, {REGIONS * (REGIONS - 1) // 2} pairs of known connectivity" in said.out
-    assert f"Written to {tmp_path / 'model'}" in said.out
-    assert not said.err
-
-
-def test_only_the_left_cortex(study, brain, tmp_path, capsys):
-    brain["regions"]["cortex"] = True
-    words = ["fit", *put(brain, tmp_path / "parts"), "--out", tmp_path / "model", *RIDGE, "--only"]
-    assert run(*words, "left,cortex") == 0
-    assert f"only left,cortex: 17 of {REGIONS} region(s) are not of it and are left out" in capsys.readouterr().out
-    learned = ConnectivityPredictor.load(tmp_path / "model").regions_
-    assert learned.names == [name for name in brain["expression"].index if name.startswith("L_")]
-    assert "only must be out of left, right, cortex, subcortex; got 'west'" in refused(capsys, *words, "west")
-    assert "only=subcortex: 0 of 34 regions are of it" in refused(capsys, *words, "subcortex")
 
 
 def test_options_of_reading(study, brain, tmp_path, capsys):
@@ -338,24 +306,6 @@ def test_evaluate_writes_one_table_of_all(study, pages, tmp_path, monkeypatch, c
     assert json.loads((out / "metrics.json").read_text())["by_fold"] == found["by_fold"]
     said = refused(capsys, *words, "--resume", "true", "--split", "random")
     assert "holds the evaluation of regions of an earlier run" in said
-
-
-def test_an_interrupted_evaluation_says_how_to_go_on(study, tmp_path, monkeypatch, capsys):
-    fit_rows, fits = ConnectivityPredictor.fit_rows, []
-
-    def interrupted(self, *arguments, **options):
-        fits.append(self.method)
-        if len(fits) == 3:
-            raise KeyboardInterrupt
-        return fit_rows(self, *arguments, **options)
-
-    monkeypatch.setattr(ConnectivityPredictor, "fit_rows", interrupted)
-    words = ["evaluate", *files(study / "brain"), "--model", study / "ridge", "--out", tmp_path / "evaluation", *QUIET]
-    words += ["--methods", "geometry", "--folds", "2", "--seeds", "1"]
-    assert run(*words) == 130
-    assert "--resume true" in capsys.readouterr().err
-    assert run(*words, "--resume", "true") == 0
-    assert fits == ["geometry", "geometry", "ridge", "ridge", "ridge"]
 
 
 # ---------------------------------------------------------------------- bad input

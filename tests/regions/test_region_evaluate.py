@@ -345,9 +345,3 @@ def test_groups_are_told_by_names():
     found = groups_of(regions.with_(names=names, network=network))
     assert [i for i, group in enumerate(found) if group == "subcortex"] == [0, 1, 2, 22]
     assert set(groups_of(regions)) == {"cortex"}
-
-
-def test_what_is_done_is_told():
-    lines = []
-    evaluate(brain_of(), folds=3, seeds=1, null=1, methods=["boosting"], mine=False, say=lines.append)
-    assert lines == [*(f"boosting, seed 0, fold {k} of 3" for k in (1, 2, 3)), "1 nulls, spin", "1 nulls, variogram"]

@@ -6,13 +6,10 @@ import sys
 
 import h5py
 import numpy as np
-import pandas as pd
 import pytest
 from region_files import (
-    COORDINATES,
     EXPRESSIONS,
     GOOD,
-    SQUARES,
     TEXT_AS_OBJECTS,
     expression,
     mat73,
@@ -20,9 +17,8 @@ from region_files import (
 )
 
 from omniset.regions.atlas_coordinates import read_coordinates
-from omniset.regions.connectivity import Connectivity, read_connectivity
-from omniset.regions.expression import Expression, read_expression
-from omniset.tables import hdf5
+from omniset.regions.connectivity import read_connectivity
+from omniset.regions.expression import read_expression
 
 pytestmark = TEXT_AS_OBJECTS
 
@@ -79,51 +75,3 @@ def test_what_libraries_say_is_in_words(tmp_path):
     with pytest.raises(ValueError, match=f"{path}: is no .h5ad file that can be read .No read method") as error:
         read_expression(path)
     assert "<class" not in str(error.value)
-
-
-DAMAGED = {
-    "expression": (read_expression, ["csv", "tsv.gz", "parquet", "h5ad", "quotes"], EXPRESSIONS),
-    "connectivity": (
-        read_connectivity,
-        ["csv, all names", "savetxt", "npy", "npz, names", "mat, names", "mat 7.3, names", "edges", "parquet, ids"],
-        SQUARES,
-    ),
-    "coordinates": (read_coordinates, ["csv", "parquet", "R"], COORDINATES),
-}
-
-
-@pytest.mark.parametrize(
-    ("kind", "format"), [(kind, format) for kind, (_, formats, _) in DAMAGED.items() for format in formats]
-)
-def test_damaged_files_are_read_or_refused(kind, format, tmp_path, monkeypatch):
-    monkeypatch.setattr(hdf5, "SECONDS", 1.0)
-    reader, _, made = DAMAGED[kind]
-    make = made[format][0] if kind == "connectivity" else made[format]
-    path = make(expression(), tmp_path) if kind == "expression" else make(tmp_path)
-    whole = path.read_bytes()
-    rng = np.random.default_rng(3)
-    refusals = 0
-    for number in range(12):
-        data = bytearray(whole)
-        for _ in range(3):
-            at = int(rng.integers(len(data)))
-            match number % 4:
-                case 0:
-                    data[at] = int(rng.integers(256))
-                case 1:
-                    del data[at : at + int(rng.integers(1, 9))]
-                case 2:
-                    data[at:at] = bytes(rng.choice(list(b',;"\n\t0a.-'), 3).tolist())
-                case 3:
-                    data[:] = data[: max(at, 1)]
-        path.write_bytes(data)
-        said = str(path)
-        try:
-            found = reader(path)
-        except (ValueError, OSError) as error:
-            said = str(error)
-            refusals += 1
-        else:
-            assert isinstance(found, Expression | Connectivity | pd.DataFrame)
-        assert str(path) in said
-    assert refusals

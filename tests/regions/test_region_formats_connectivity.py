@@ -281,17 +281,6 @@ def test_edges_with_a_direction():
         read_connectivity(frame)
 
 
-def test_regions_without_a_known_pair_are_kept_and_counted():
-    matrix = connectivity()
-    matrix[[3, 5]] = matrix[:, [3, 5]] = np.nan
-    found = read_connectivity(matrix)
-    np.testing.assert_array_equal(found.matrix, truth(matrix))
-    assert found.notes == [
-        "connectivity: 2 of 13 regions have no known pair",
-        "connectivity: 1 pair among the other regions are not known",
-    ]
-
-
 def other(change):
     matrix = connectivity()
     change(matrix)
@@ -316,7 +305,6 @@ BAD_SQUARES = {
     "no triangle": (np.ones(7), "must be a square, or have the N(N-1)/2 values of an upper triangle; it is 1 x 7"),
     "a number": (np.array(1.0), "must be regions x regions, it is "),
     "one region": (np.ones((1, 1)), "has 1 regions, a pair needs 2"),
-    "no region": (np.ones((0, 0)), "has 0 regions, a pair needs 2"),
     "no subject": (np.ones((0, 7, 7)), "has no known pair"),
     "four axes": (np.ones((2, 3, 7, 7)), "must be regions x regions, it is 2 x 3 x 7 x 7"),
     "no stack": (np.ones((2, 3, 4)), "a stack must be subjects x regions x regions, it is 2 x 3 x 4"),
@@ -328,13 +316,10 @@ BAD_SQUARES = {
     "no name": (named(["", *NAMES[1:]]), "region 1 has no name"),
     "text in a frame": (named().astype(object).replace(1.0, "x"), "'L_areaa', 'L_areaa' is 'x', it must be a number"),
     "text": (",a,b\na,1,x\nb,2,1\n", "line 2: pair 'a', 'b' is 'x', it must be a number"),
-    "text without names": ("1,2,3\n2,1,4\n3,x,1\n1,2,3\n", "line 3: pair '3', '2' is 'x', it must be a number"),
     "cut off": (",a,b\na,1,2\nb,2\n", "line 3: has 2 fields, the header has 3: is the file cut off?"),
-    "header only": ("a,b,c\n", "has no rows below its header"),
     "edges, text": (ROW + "a,b,1\na,c,2\na,d,x\na,e,1\n", "line 4: the weight of 'a', 'd' is 'x', it must be a number"),
     "edges, no name": (ROW + "a,b,1\n,c,2\na,d,3\na,e,1\n", "line 3: names one region only, an edge has two"),
     "edges, twice": (ROW + "a,b,1\na,c,2\nb,a,3\na,e,1\n", "the pair 'b', 'a' is there twice, 1 and 3"),
-    "edges, unknown twice": (ROW + "a,b,\na,c,2\nb,a,3\na,e,1\n", "the pair 'b', 'a' is there twice, nan and 3"),
     "edges, numbers": (
         "".join(f"{i}.5,{i}.25,1\n" for i in range(7)),
         "must be between names or whole numbers, they are",

@@ -393,26 +393,6 @@ def test_a_constant_target(tmp_path):
         square[18, 20] = square[20, 18] = 3
 
 
-def test_errors_name_the_file(tmp_path):
-    bad = SQUARE.copy()
-    bad[1, 2] = 7
-    e, c, p = (
-        csv(frame, tmp_path / f"{number}.csv")
-        for number, frame in enumerate(
-            [expression(), pd.DataFrame(bad, NAMES, NAMES), coordinates().replace(PLACES[2, 1], np.nan)]
-        )
-    )
-    with pytest.raises(ValueError, match=f"^{c} is not symmetric at 1 pair.s.: pair {NAMES[1]!r}, {NAMES[2]!r} is"):
-        read_regions(e, c)
-    with pytest.raises(ValueError, match=f"^{p}: region {NAMES[2]!r}: y is empty, it must be a finite number"):
-        read_regions(e, coordinates=p)
-    csv(expression().replace(VALUES[4, 6], np.inf), e)
-    with pytest.raises(ValueError, match=f"^{e}: region {NAMES[4]!r}, gene 'SLC6A7' is inf, it must be finite"):
-        read_regions(e)
-    with pytest.raises(FileNotFoundError, match="none.csv"):
-        read_regions(tmp_path / "none.csv")
-
-
 # Real data
 
 

@@ -8,12 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from scipy.stats import pearsonr
 
 from omniset.regions import evaluate, figures, report
-from omniset.regions.blend import Blend
 from omniset.regions.data import Regions
 from omniset.regions.evaluate import PARTS, PLACES, Evaluation, within_folds
 from omniset.regions.null_models import WHAT, NullResult
@@ -21,7 +19,6 @@ from omniset.regions.predictor import ConnectivityPredictor
 from omniset.regions.scores import scores
 from omniset.report import render, write
 from omniset.report.blocks import value_of
-from omniset.report.figures import MORE_COLOURS
 from omniset.report.frame import Run
 from omniset.report.page import svg
 from omniset.trials.comparison import OURS
@@ -203,60 +200,12 @@ def test_bins_of_distance(whole):
 # ---------------------------------------------------------------------- matrices
 
 
-def test_order_and_groups():
-    network = ["b", "a", "b", "a", "b", "b", "a"]
-    side = ["R", "L", "L", "R", "R", "L", "L"]
-    folds = np.array([1, 1, 0, 0, 0, 0, 0])
-    order, groups = figures.arranged(network, side, folds)
-    assert order.tolist() == [6, 1, 3, 2, 5, 4, 0]
-    assert groups == [("a L", 0, 2), ("a R", 2, 3), ("b L", 3, 5), ("b R", 5, 7)]
-    order, groups = figures.arranged(None, None, folds)
-    assert order.tolist() == [2, 3, 4, 5, 6, 0, 1]
-    assert groups == [("", 0, 7)]
-
-
-def test_pairs_that_are_not_predicted_are_grey(whole):
-    page, *_ = whole
-    found = evaluation()
-    order, _ = figures.arranged(found.regions.network, found.regions.hemisphere, found.folds[0])
-    folds, off = found.folds[0, order], ~np.eye(REGIONS, dtype=bool)
-    true, *others = [plot.figure.axes[0].images[0] for plot in plots(section(page, "Matrices"))]
-    for image in others:
-        np.testing.assert_array_equal(image.get_array().mask, ~((folds[:, None] == folds) & off))
-        np.testing.assert_allclose(image.cmap.get_bad()[:3], to_rgb(figures.UNKNOWN))
-    np.testing.assert_array_equal(true.get_array().mask, ~off)
-
-
-def test_the_stripes_are_the_folds(whole):
-    found = evaluation()
-    order, _ = figures.arranged(found.regions.network, found.regions.hemisphere, found.folds[0])
-    axes = plots(section(whole[0], "Matrices"))[0].figure.axes[0]
-    stripes = axes.collections[0]
-    seen = np.full(REGIONS, -1)
-    for path, colour in zip(stripes.get_paths(), stripes.get_facecolors(), strict=True):
-        (x0, y0), (x1, y1) = path.vertices.min(0), path.vertices.max(0)
-        fold = next(f for f in range(FOLDS) if np.allclose(colour[:3], to_rgb(MORE_COLOURS[f])))
-        if x1 < 0:
-            seen[round(y0) : round(y1)] = fold
-        else:
-            assert y1 < 0
-            assert (found.folds[0][order[round(x0) : round(x1)]] == fold).all()
-    np.testing.assert_array_equal(seen, found.folds[0][order])
-
-
 def test_matrices_of_many_regions_are_images_and_small():
     found = evaluation(regions(414))
     drawn = plots(report._matrices(found, OURS))[0]
     page = svg(drawn, "p")
     assert page.count("data:image/png;base64,") == 2  # and the bar of colours
     assert len(page) < 6e5  # the largest of five; a page has 3 MB
-
-
-def test_colours_end_alike_on_both_sides_of_zero():
-    assert figures.limits(np.linspace(0, 1, 101)) == pytest.approx((0.01, 0.99))
-    assert figures.limits(np.linspace(-1, 3, 401)) == pytest.approx((-2.96, 2.96))
-    assert figures.limits(np.zeros(5)) == (0.0, 1.0)
-    assert figures.limits(np.zeros(0)) == (0.0, 1.0)
 
 
 # ---------------------------------------------------------------------- null, weights
@@ -339,34 +288,6 @@ def test_the_report_on_a_model(predictor):
         assert word in said
 
 
-def test_a_model_may_have_no_importance(predictor):
-    assert "was not measured" in fit_page(predictor, None)[2]
-
-
-def test_weights_and_curves_of_a_blend(predictor, monkeypatch):
-    weights = {"attention": 0.75, "ridge": 0.25, "attention-position": 0.5}
-    history = [{"epoch": e, "train_loss": 1.0 / (e + 1)} for e in range(3)]
-    blend = Blend()
-    blend.weights, blend.scores = weights, {"ridge": 0.2, "attention": 0.3, "blend": 0.35}
-    monkeypatch.setattr(blend, "predict", predictor.method_.predict, raising=False)
-    monkeypatch.setattr(predictor, "method_", blend)
-    monkeypatch.setattr(ConnectivityPredictor, "history_", property(lambda self: {"attention": history}))
-    page, numbers, html = fit_page(predictor, None)
-    assert numbers["weights"] == weights
-    assert section(page, "Parts").blocks[0].rows == [
-        ["kernel ridge", 0.25, 0.2],
-        ["attention to known regions", 0.75, 0.3],
-        ["all together", None, 0.35],
-        ["attention to known regions, places", 0.5, None],
-    ]
-    assert "ttention to known regions: loss by epoch." in html
-    blend.weights = {"ridge": 1.0, "attention": 0.0}
-    said = section(fit_page(predictor, None)[0], "Parts").text
-    assert (
-        "Kernel ridge is taken alone: on regions held back all together were no better, r 0.3500 against 0.2000" in said
-    )
-
-
 def test_what_genes_add_is_said_first():
     full = evaluation()
     own = full.predictions[OURS] + 0.3 * np.random.default_rng(0).normal(size=full.predictions[OURS].shape)
@@ -425,41 +346,6 @@ def nilearn(monkeypatch):
     stub.plotting = types.SimpleNamespace(plot_connectome=plot_connectome)
     monkeypatch.setitem(sys.modules, "nilearn", stub)
     return calls
-
-
-def test_the_strongest_edges():
-    rng = np.random.default_rng(0)
-    matrix = rng.normal(size=(23, 23))
-    matrix += matrix.T
-    matrix[3, :] = matrix[:, 3] = np.nan
-    found = figures.strongest(matrix, 0.1)
-    i, j = np.triu_indices(23, 1)
-    sizes = np.abs(matrix[i, j])
-    known = np.flatnonzero(np.isfinite(sizes))
-    chosen = known[np.argsort(-sizes[known])[: -(-len(known) // 10)]]
-    expected = np.full((23, 23), np.nan)
-    for a, b in zip(i[chosen], j[chosen], strict=True):
-        expected[a, b] = expected[b, a] = matrix[a, b]
-    np.testing.assert_array_equal(found, expected)
-    assert np.isfinite(figures.strongest(matrix, 1e-9)).sum() == 2
-    assert np.isfinite(figures.strongest(matrix, 1.0)).sum() == 22 * 21
-    assert np.isnan(figures.strongest(np.full((5, 5), np.nan), 0.5)).all()
-
-
-def test_glass_brain(nilearn, monkeypatch):
-    monkeypatch.setattr(figures, "SHARE", 0.5)
-    matrix = np.array([[9.0, 0.5, -2.0], [0.5, 9.0, np.nan], [-2.0, np.nan, 9.0]])
-    places = np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0], [7.0, 8.0, 9.0]])
-    figures.brain(matrix, places)
-    drawn, at, options = nilearn[0]
-    np.testing.assert_array_equal(drawn, [[0, 0, -2], [0, 0, 0], [-2, 0, 0]])
-    np.testing.assert_array_equal(at, places)
-    assert (options["edge_vmin"], options["edge_vmax"]) == (-2.0, 2.0)
-    figures.brain(np.abs(matrix), np.where(at == 7.0, np.nan, at))
-    np.testing.assert_array_equal(nilearn[1][0], [[0, 0.5], [0.5, 0]])
-    np.testing.assert_array_equal(nilearn[1][1], places[:2])
-    figures.brain(np.where(np.isnan(matrix), np.nan, 0.5), places)  # a model that has hardly learned
-    assert (nilearn[2][2]["edge_vmin"], nilearn[2][2]["edge_vmax"]) == (0.0, 0.5)
 
 
 def test_without_nilearn_the_error_says_what_to_install():

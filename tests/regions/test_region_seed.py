@@ -236,37 +236,6 @@ def test_forward_against_the_oracle(case):
 
 
 @some_networks
-def test_every_layer_feeds_the_next(case):
-    """Without any one of them, or in another order, the output is another."""
-    network = network_of(case)
-    given = regions()
-    expected = every_pair(network, *given)
-    layers = list(network.layers)
-    orders = [[x for x in range(DEPTH) if x != gone] for gone in range(DEPTH)] + [[1, 0, 2], [0, 2, 1]]
-    for order in orders:
-        network.layers = nn.ModuleList(layers[x] for x in order)
-        assert relative_error(every_pair(network, *given), expected) > 1e-3, order
-    network.layers = nn.ModuleList(layers)
-    assert torch.equal(every_pair(network, *given), expected)
-    every_pair(network, *given).sum().backward()
-    assert all(layer.query.weight.grad.abs().max() > 1e-6 for layer in layers)
-
-
-@every_network
-def test_cls_is_a_token(case):
-    """What it is made of changes the output, in every pooling."""
-    network = network_of(case)
-    expression, coordinates = regions()
-    before = every_pair(network, expression, coordinates)
-    if case[0] == "spatial":
-        after = every_pair(network, expression, coordinates + 30)
-    else:
-        network.cls.data += 1
-        after = every_pair(network, expression, coordinates)
-    assert ((after - before).abs() > 1e-7).all()
-
-
-@some_networks
 def test_pairs_know_nothing_of_each_other(case):
     network = network_of(case)
     expression, coordinates = regions()
@@ -370,20 +339,6 @@ def test_attention_is_that_of_torch(cls):
 def _genes(network, expression):
     present = (~expression.isnan()).nonzero()[:, 0]
     return network.tokens(expression[None]).elements[0, present]
-
-
-def test_cls_pooling_knows_no_gene_of_region_i():
-    """So it is in the document: CLS attends to region j, and nothing else is read."""
-    with pytest.warns(UserWarning, match="pooling='cls' lets no gene of region i into the prediction"):
-        made(pooling="cls")
-    expression, coordinates = regions()
-    changed = expression.clone()
-    changed[0] = 1 - changed[0]
-    for case in ALL:
-        there, back = (every_pair(network_of(case), x, coordinates)[[0, 1], [1, 0]] for x in (expression, changed))
-        same = case[1] == "cls"
-        assert (abs(there[0] - back[0]) < 1e-13) == same
-        assert abs(there[1] - back[1]) > 1e-6
 
 
 def test_vectors_are_frozen_and_stored_once():

@@ -1,29 +1,25 @@
 """Studies: their data, their losses, that they resume, and what they print."""
 
-import itertools
 import json
 import math
 import re
-import signal
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from paper import figures, mixture_of_gaussians
+from paper import mixture_of_gaussians
 from paper.anomaly import DigitAnomaly
 from paper.max_regression import MaxRegression, error_without_largest
 from paper.mnist_points import empty_counted
 from paper.point_shapes import SHAPES, ShapeDistributions, rotations
 from paper.registry import STUDIES, load, tables_of
 from paper.study import Sample, generator, number, shuffled, training_source
-from paper.tables import Mean, Results, Table, apart
+from paper.tables import Mean, Results, apart
 from scipy import stats
 from sklearn.cluster import DBSCAN
 from torch.distributions import Categorical, Independent, MixtureSameFamily, Normal
 
-from forked import Forked
 from omniset import SetBatch, encoders
 from omniset.cli import main
 from omniset.testing import relative_error
@@ -82,15 +78,6 @@ def numbers(folder):
 
 
 # --------------------------------------------------------------------------- running
-
-
-def test_the_commit_is_that_with_which_a_run_began(small, monkeypatch):
-    commits = itertools.count()
-    monkeypatch.setattr("omniset.runs.files._commit", lambda: f"{next(commits)}")
-    whole(small / "out", 2)
-    rows = Results.read(small / "out").trainings["whole"]["seeds"]
-    assert [row["provenance"]["commit"] for row in rows.values()] == ["0", "0"]
-    assert [row["provenance"]["seed"] for row in rows.values()] == [0, 1]
 
 
 def test_run_writes_everything_once(small, capsys):
@@ -169,27 +156,6 @@ def test_the_budget_stops_between_epochs_and_early_results_are_there(small, caps
     assert numbers(cut) == numbers(small / "whole")
 
 
-def test_killed_at_any_moment_it_ends_with_the_same_numbers(small):
-    words = ["studies", "run", "max-regression", "--device=cpu", "--seeds=2", "--epochs=12", "--out"]
-
-    def started(folder):
-        return Forked(lambda: main([*words, folder]), small)
-
-    assert started("whole").wait() == 0
-    kills = 0
-    for pause in (0.3, 1.0):
-        process, limit = started("cut"), time.monotonic() + 60
-        while not [*(small / "cut").glob("runs/*/checkpoints/last.ckpt")] and process.poll() is None:
-            assert time.monotonic() < limit
-            time.sleep(0.02)
-        time.sleep(pause)
-        process.send(signal.SIGKILL)
-        kills += process.wait() == -signal.SIGKILL
-    assert kills
-    assert started("cut").wait() == 0
-    assert numbers(small / "cut") == numbers(small / "whole")
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -265,12 +231,6 @@ def test_a_word_of_a_recipe_that_nobody_knows_is_refused(small):
         study.network(study.recipe.trainings[0])
 
 
-def test_a_table_without_results_says_where_it_looked(capsys, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    assert main(["studies", "table", "anomaly"]) == 0
-    assert f"there are no results in {tmp_path / 'results/studies/anomaly'}" in capsys.readouterr().err
-
-
 def test_table_1():
     (table,) = tables_of("features", Path())
     rows = {row[0]: row[2:] for row in table.rows}
@@ -301,38 +261,6 @@ def test_means_and_intervals():
     assert apart(Mean(0.999 * most, None), (0.0, half)) == ""
     assert apart(Mean(-1.001 * most, None), (0.0, half)) == f"{-1.001 * most:+.3g}"
     assert apart(Mean(1.0, None), None) == ""
-
-
-def test_a_table_is_text_and_markdown():
-    table = Table("Title", ["a", "long head"], [["one", "2"]], ["said below"])
-    assert table.text() == "Title\n\na    long head\n---  ---------\none  2\n\nsaid below"
-    assert table.markdown() == ["| a | long head |", "|---|---|", "| one | 2 |", "", "said below"]
-    assert Table("", [], [], [], ["one", "two"]).remarks == ["Not run: one; two."]
-
-
-def test_tables_say_the_share_of_the_training_and_what_was_not_run():
-    study = load("mixture-of-gaussians")
-    seed = {
-        "steps": 5000,
-        "of": 5000,
-        "provenance": {"device": "cpu"},
-        "columns": {"ust-msa-8": {"nll": 2.25, "oracle": 1}},
-    }
-    recipe = {"arguments": {"dim": 127}}
-    ours = {"training": "ust-msa-8", "recipe": recipe, "seeds": {"0": seed, "1": seed | {"steps": 500}}}
-    (table,) = study.tables(Results({"ust-msa-8": ours}))
-    assert table.rows[0][:6] == [
-        "UST (MSA), stopped in every layer",
-        "shards of 8",
-        "2.250 ± 0.000",
-        "2.250",
-        "2.250 2.250",
-        "1 %",
-    ]
-    assert len(table.rows) == 2
-    assert "UMBC (MSA), whole sets" in table.missing
-    assert "dim 127, now 128" in table.notes[0]
-    assert all(len(row) == len(table.head) for row in table.rows)
 
 
 # ------------------------------------------------------------------------------- data
@@ -465,30 +393,6 @@ def test_error_without_the_largest_element_in_the_pool(which):
     assert error_without_largest(network, sample) == pytest.approx(np.mean(errors), rel=1e-9)
 
 
-def test_networks_by_the_element_that_they_read():
-    """One that needs the largest element, two that do not, and one of which it cannot be told."""
-    rows = [(3, 40, 0.9), (4, 5, 0.2), (6, 7, 0.4), (90, 95, 1.0)]
-    shares = {"identified_by_pma": 0.6, "identified_against_equal": 0.7}
-    seeds = {
-        str(n): {
-            "steps": 1550,
-            "of": 1550,
-            "provenance": {"device": "cpu"},
-            "columns": {"ust": {"mae": mae, "mae_without_largest": unseen, "identified": [first], **shares}},
-        }
-        for n, (mae, unseen, first) in enumerate(rows)
-    }
-    study, results = load("max-parts"), Results({"ust": {"seeds": seeds}})
-    first, second = study.tables(results)
-    assert first.rows[0][-3:] == ["1 of 4", "62%", "20% 40% 90% 100%"]
-    assert second.rows == [
-        ["UST", "the largest", "1 of 4", "3.00", "40.00", "90%", "60%", "70%"],
-        ["UST", "others", "2 of 4", "5.00", "6.00", "30%", "60%", "70%"],
-    ]
-    points = study.figures(results)["max-parts"].axes[0].lines[0].get_xydata()
-    assert points.tolist() == [[unseen, first] for _, unseen, first in rows[:3]]
-
-
 @pytest.fixture
 def digits():
     """Ten images of each digit; pixel 0 is the digit, pixel 1 the image."""
@@ -521,33 +425,6 @@ def test_a_file_that_is_not_of_a_study_is_named(tmp_path, content):
     (tmp_path / "isab.json").write_text(content)
     with pytest.raises(ValueError, match="isab.json is not of a study"):
         Results.read(tmp_path)
-
-
-def test_the_ablation_lists_what_was_not_run():
-    """A network of which nothing was run by its name alone, else each variant."""
-    seed = {"steps": 5, "of": 5, "provenance": {"device": "cpu"}, "columns": {"umbc": {"accuracy_of_whole_sets": 88.0}}}
-    results = Results({"umbc-both": {"training": "umbc-both", "seeds": {"0": seed}}})
-    (table,) = load("ablation").tables(results)
-    ((label, *cells),) = table.rows
-    assert (label, cells) == ("UMBC", ["", "", "", "88.00 (85.6 ± 0.9)"])
-    variants = ("vanilla", "pre-layer norm", "FFN")
-    assert table.missing == ["ST (SAB)", "UST", "ST (ISAB)", *(f"UMBC, {name}" for name in variants)]
-
-
-def test_losses_over_steps():
-    """Means over the seeds that kept theirs, as far as all of these were trained; a panel only where there are some."""
-    seeds = {"0": {"validation_losses": [3.0, 1.0, 2.0]}, "1": {"validation_losses": [1.0, 2.0]}, "2": {}}
-    results = Results({"isab": {"seeds": seeds}, "old": {"seeds": {"0": {}}}})
-    mean, half = results.losses("isab")
-    assert mean.tolist() == [2.0, 1.5]
-    assert half == pytest.approx(stats.t.ppf(0.975, 1) * np.array([2.0, 1.0]) / 2)
-    figure = figures.over_steps(results, {"whole": {"UST": "isab", "UMBC": "umbc"}, "shards": {"ST": "old"}}, 1000)
-    (axes,) = figure.axes
-    (line,) = axes.lines
-    assert (axes.get_title(), line.get_label()) == ("whole", "UST")
-    assert line.get_xydata().tolist() == [[1000.0, 2.0], [2000.0, 1.5]]
-    assert figures.over_steps(results, {"shards": {"ST": "old"}}, 1000) is None
-    assert not load("anomaly").figures(Results())
 
 
 def test_shapes_in_space():

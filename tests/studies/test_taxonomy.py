@@ -11,7 +11,7 @@ from paper.registry import load, tables_of
 from paper.running import stack
 from paper.study import Sample, generator, training_source
 from paper.tables import Results
-from paper.taxonomy import ORACLES, SEEN, UNSEEN, WORDS, Oracle, Reads, Taxonomy, _of_transformer, principal, replicates
+from paper.taxonomy import ORACLES, SEEN, UNSEEN, WORDS, Oracle, Reads, Taxonomy, _of_transformer, principal
 from scipy.stats import multivariate_normal
 
 from omniset.cli import main
@@ -431,21 +431,6 @@ def test_bad_folders(study, tmp_path, files, message, capsys):
     assert not (tmp_path / "out").exists()
 
 
-def test_results_of_other_references_are_kept(study, folder, tmp_path, capsys):
-    out = tmp_path / "out"
-    words = ["studies", "run", "taxonomy", "--out", str(out), "--seeds", "1", "--trainings", "isab", "--data"]
-    assert main([*words, str(folder), "--device", "cpu", "--progress", "false"]) == 0
-    other = tmp_path / "other"
-    other.mkdir()
-    lines = (folder / "sequences.fasta").read_text().splitlines()
-    (other / "sequences.fasta").write_text("\n".join([lines[0], lines[1][:-1], *lines[2:]]) + "\n")
-    (other / "taxonomy.tsv").write_text((folder / "taxonomy.tsv").read_text())
-    before = (out / "isab.json").read_text()
-    assert main([*words, str(other), "--device", "cpu", "--progress", "false"]) == 2
-    assert "is of another recipe of isab (data was" in capsys.readouterr().err
-    assert (out / "isab.json").read_text() == before
-
-
 def test_vectors_of_a_transformer(tmp_path):
     """They are means over tokens, whatever they are batched with."""
     transformers = pytest.importorskip("transformers")
@@ -461,10 +446,3 @@ def test_vectors_of_a_transformer(tmp_path):
         with torch.no_grad():
             states = model(**tokenizer([text], return_tensors="pt"))[0][0]
         assert np.abs(states.mean(0).numpy() - ours).max() < 1e-5
-
-
-def test_replicates_sum_to_one():
-    found = replicates(50, 2, 40, np.random.default_rng(3))
-    assert found.shape == (2, 40, 50)
-    assert (found >= 0).all()
-    assert np.allclose(found.sum(2), 1)
