@@ -176,8 +176,9 @@ def _target(run: SetRun, outcome: Outcome) -> tuple[Section, dict[str, Any]]:
     else:
         blocks += _numbers(outcome) if outcome.events is None else _survival(outcome)
     if len(sizes):
-        rows = [[g.smallest, g.largest, g.sets, g.value, _ends(g.low, g.high)] for g in sizes.itertuples()]
-        columns = ["smallest", "largest", "sets", sizes["metric"].iloc[0], "95 % interval"]
+        sized, metric = ["smallest", "largest", "sets"], sizes["metric"].iloc[0]
+        rows = [[*(of[name] for name in sized), of["value"], _ends(of["low"], of["high"])] for of in numbers["by_size"]]
+        columns = [*sized, metric, "95 % interval"]
         blocks.append(Table("Groups of sets of similar size.", columns, rows, half=True))
     text = f"{many(len(outcome.truth), 'prediction')} for {many(sets, 'set')}."
     return Section(f"Target: {outcome.name}", text if sets else "No set has a known truth.", blocks), numbers
