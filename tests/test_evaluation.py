@@ -1,4 +1,3 @@
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -6,20 +5,19 @@ import pytest
 from scipy import stats
 from sklearn import metrics as sk
 
-from omniset.trials import outcomes as evaluation
 from omniset.trials.outcomes import (
     CLASSIFICATION,
     REGRESSION,
     Outcome,
-    assess,
     by_class,
     by_size,
     calibration,
     confusion,
-    metrics,
+    score,
 )
 
 ROWS, SETS, CLASSES = 211, 53, 5
+SIZES = ["smallest", "largest", "sets", "rows"]
 LABELS = np.array(["b", "a", "e & f", "d", "c"])  # not in alphabetical order: columns go by position
 
 
@@ -74,8 +72,12 @@ def expected(o):
     }
 
 
+def metrics(o, **options):
+    return {name: score(o, name, **options) for name in o.measures}
+
+
 def values(o, **options):
-    return {m.name: m.value for m in metrics(o, **options)}
+    return {name: interval.value for name, interval in metrics(o, **options).items()}
 
 
 OUTCOMES = pytest.mark.parametrize("make", [classified, lambda: classified(2), regressed], ids=["5", "2", "numbers"])
@@ -110,9 +112,10 @@ def test_intervals_resample_sets(make):
     copied = one.rows(np.repeat(np.arange(SETS), 7))
     apart = one.rows(np.repeat(np.arange(SETS), 7))
     apart.sets = np.arange(7 * SETS)
-    for single, same, narrow in zip(metrics(one), metrics(copied), metrics(apart), strict=True):
+    measured = [metrics(outcome).values() for outcome in (one, copied, apart)]
+    for name, single, same, narrow in zip(one.measures, *measured, strict=True):
         assert (same.value, same.low, same.high) == pytest.approx((single.value, single.low, single.high), rel=1e-6)
-        if single.name != "calibration error":  # whose resamples are biased upwards
+        if name != "calibration error":  # whose resamples are biased upwards
             assert single.low <= single.value <= single.high
         assert narrow.high - narrow.low < 0.6 * (single.high - single.low)
 
@@ -122,12 +125,11 @@ def test_groups_are_drawn_instead_of_sets():
     plain = regressed()
     groups = plain.sets // 3
     grouped = replace(plain, groups=groups)
-    drawn, of_groups, of_sets = (evaluation.metrics(o) for o in (grouped, replace(plain, sets=groups), plain))
+    drawn, of_groups, of_sets = (metrics(o) for o in (grouped, replace(plain, sets=groups), plain))
     assert drawn == of_groups
-    assert [m.value for m in drawn] == [m.value for m in of_sets]
-    assert [m.low for m in drawn] != [m.low for m in of_sets]
-    counts = [[(g.smallest, g.largest, g.sets, g.rows) for g in evaluation.by_size(o)] for o in (grouped, plain)]
-    assert counts[0] == counts[1]
+    assert [m.value for m in drawn.values()] == [m.value for m in of_sets.values()]
+    assert [m.low for m in drawn.values()] != [m.low for m in of_sets.values()]
+    assert by_size(grouped)[SIZES].equals(by_size(plain)[SIZES])
 
 
 def test_few_sets_without_an_error_have_intervals():
@@ -135,7 +137,7 @@ def test_few_sets_without_an_error_have_intervals():
     truth, p = np.array(["yes"] * 7), np.tile([0.9, 0.1], (7, 1))
     outcome = Outcome("x", truth, truth, np.arange(7), np.ones(7, int), ["yes", "no"], p)
     for name in ("accuracy", "balanced accuracy", "macro F1"):
-        metric = next(m for m in metrics(outcome) if m.name == name)
+        metric = score(outcome, name)
         assert metric.value == metric.high == 1
         assert 0.4 < metric.low < 0.8
 
@@ -143,20 +145,18 @@ def test_few_sets_without_an_error_have_intervals():
 @pytest.mark.parametrize("make", [classified, regressed])
 def test_nothing_is_not_defined(make):
     empty = make().rows(np.arange(0))
-    assert set(values(empty).values()) == {None}
-    assert by_size(empty) == []
-    found = assess(empty)
-    assert found.rows == found.sets == 0
-    assert sum(b.count for b in found.calibration) == 0
+    assert np.isnan([*values(empty).values()]).all()
+    assert not len(by_size(empty))
+    assert not empty.classifies or calibration(empty)["count"].sum() == 0
 
 
 def test_constant_truth():
     outcome = regressed(rows=11)
     outcome.truth = np.full(11, 0.1)
     found = values(outcome)
-    assert found["R2"] is None
-    assert found["Pearson r"] is None
-    assert found["Spearman r"] is None
+    assert np.isnan(found["R2"])
+    assert np.isnan(found["Pearson r"])
+    assert np.isnan(found["Spearman r"])
     assert found["MAE"] == pytest.approx(np.abs(outcome.predicted - 0.1).mean())
 
 
@@ -169,13 +169,13 @@ def test_classes_that_do_not_occur():
     assert found["macro F1"] == pytest.approx(sk.f1_score(two.truth, two.predicted, average="macro"))
     areas = [sk.roc_auc_score(two.truth == label, two.probabilities[:, i]) for i, label in ((0, "b"), (2, "e & f"))]
     assert found["AUROC"] == pytest.approx(np.mean(areas))
-    assert by_class(two)[1].recall is None
+    assert np.isnan(by_class(two)["recall"][1])
     one = two.rows(two.truth == "b")
-    assert values(one)["AUROC"] is None
-    assert values(one)["accuracy"] is not None
+    assert np.isnan(values(one)["AUROC"])
+    assert np.isfinite(values(one)["accuracy"])
     rare = outcome.rows(np.r_[np.flatnonzero(outcome.truth == "b")[:19], np.flatnonzero(outcome.truth == "a")[:1]])
     rare.sets = np.arange(20)  # a third of the resamples lack "a": they are left out
-    auroc = metrics(rare)[3]
+    auroc = score(rare, "AUROC")
     assert 0 <= auroc.low <= auroc.value <= auroc.high <= 1
 
 
@@ -184,8 +184,8 @@ def test_predictions_that_are_not_numbers():
     numbers.predicted[3] = np.nan
     classes.probabilities[3, 0] = np.inf
     for outcome in (numbers, classes):
-        assert set(values(outcome).values()) == {None}
-        json.dumps(assess(outcome).as_dict(), allow_nan=False)
+        assert np.isnan([*values(outcome).values()]).all()
+        assert by_size(outcome)["value"].isna().any()
 
 
 def test_bad_outcomes():
@@ -202,11 +202,11 @@ def test_confusion_and_classes_against_sklearn():
     assert (confusion(outcome) == sk.confusion_matrix(outcome.truth, outcome.predicted, labels=labels)).all()
     found = by_class(outcome)
     precision, recall, f1, true = sk.precision_recall_fscore_support(outcome.truth, outcome.predicted, labels=labels)
-    assert [c.label for c in found] == labels
-    assert [c.true for c in found] == true.tolist()
-    assert [c.predicted for c in found] == [(outcome.predicted == label).sum() for label in labels]
+    assert found["label"].tolist() == labels
+    assert found["true"].tolist() == true.tolist()
+    assert found["predicted"].tolist() == [(outcome.predicted == label).sum() for label in labels]
     for name, reference in (("precision", precision), ("recall", recall), ("f1", f1)):
-        assert [getattr(c, name) for c in found] == pytest.approx(reference.tolist(), rel=1e-12)
+        assert found[name].tolist() == pytest.approx(reference.tolist(), rel=1e-12)
 
 
 def test_calibration_by_hand():
@@ -214,11 +214,11 @@ def test_calibration_by_hand():
     truth, predicted = np.array(["a", "b", "a", "b", "b"]), np.array(["a", "b", "b", "b", "a"])
     outcome = Outcome("x", truth, predicted, np.arange(5), np.ones(5, int), ["a", "b"], p)
     found = calibration(outcome, bins=4)
-    assert [(b.low, b.high, b.count) for b in found] == [(0, 0.25, 0), (0.25, 0.5, 0), (0.5, 0.75, 3), (0.75, 1, 2)]
-    assert calibration(outcome)[7].count == 2  # 0.7 belongs to the bin that it begins
-    assert (found[2].confidence, found[2].right) == pytest.approx(((0.5 + 0.7 + 0.74) / 3, 2 / 3))
-    assert (found[3].confidence, found[3].right) == pytest.approx((0.95, 0.5))
-    assert (found[0].confidence, found[0].right) == (None, None)
+    bins = [[0, 0.25, 0], [0.25, 0.5, 0], [0.5, 0.75, 3], [0.75, 1, 2]]
+    assert found[["low", "high", "count"]].to_numpy().tolist() == bins
+    assert calibration(outcome)["count"][7] == 2  # 0.7 belongs to the bin that it begins
+    means = [[np.nan] * 2, [np.nan] * 2, [(0.5 + 0.7 + 0.74) / 3, 2 / 3], [0.95, 0.5]]
+    np.testing.assert_allclose(found[["confidence", "right"]], means)
 
 
 def test_groups_of_size_by_hand():
@@ -226,7 +226,7 @@ def test_groups_of_size_by_hand():
     error = np.array([1, 1, 1, 3, 4, 4, 5, 6, 8.0])
     numbers = Outcome("x", np.zeros(9), error, np.arange(9), sizes)
     found = by_size(numbers, groups=3)
-    assert [(g.smallest, g.largest, g.sets, g.rows) for g in found] == [(1, 1, 3, 3), (2, 5, 3, 3), (9, 13, 3, 3)]
+    assert found[SIZES].to_numpy().tolist() == [[1, 1, 3, 3], [2, 5, 3, 3], [9, 13, 3, 3]]
     rms = [1, ((9 + 16 + 16) / 3) ** 0.5, ((25 + 36 + 64) / 3) ** 0.5]
-    assert [g.score.value for g in found] == pytest.approx(rms)
-    assert found[2].score.low < rms[2] < found[2].score.high
+    assert found["value"].tolist() == pytest.approx(rms)
+    assert found["low"][2] < rms[2] < found["high"][2]

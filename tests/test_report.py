@@ -7,6 +7,7 @@ from pathlib import Path
 
 import matplotlib
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
@@ -16,6 +17,7 @@ from omniset.report.data import DataSummary, quantiles
 from omniset.report.frame import Run
 from omniset.report.sets import Example, SetRun, compose
 from omniset.trials import outcomes as evaluation
+from omniset.trials.comparison import OURS, Comparison, Score
 from omniset.trials.outcomes import Outcome
 
 EVIL = '<script>alert(1)</script> & "q" $x_1$ \\frac'
@@ -77,11 +79,32 @@ def regressed(rows=211, seed=0):
     return Outcome("weight", truth, truth + r.normal(size=rows), np.arange(rows), r.integers(1, 97, rows))
 
 
+def compared(outcomes):
+    """The metrics of ours, without another method."""
+    of = {outcome.name: outcome for outcome in outcomes}
+    rows = [
+        pd.DataFrame({"condition": o.name, "method": OURS, "set": o.sets, "at": np.arange(len(o.sets))})
+        for o in outcomes
+    ]
+
+    def scored(name, measure):
+        def formula(rows, draws):
+            outcome = of[rows["condition"].iloc[0]]
+            known = name in outcome.measures
+            return measure.of(outcome.rows(rows["at"].to_numpy()), draws) if known else np.full(len(draws), np.nan)
+
+        return Score(name, name, measure.larger, measure.share, formula, 100, measure.within)
+
+    measures = {name: measure for outcome in outcomes for name, measure in outcome.measures.items()}
+    scores = [scored(name, measure) for name, measure in measures.items()]
+    return Comparison(pd.concat(rows), scores, "set", "set", ["set"])
+
+
 def a_run(*outcomes, **options):
     r = np.random.default_rng(0)
     history = [{"epoch": e, "train_loss": 2 / e, "val_loss": 3 / e, "learning_rate": 1e-3} for e in range(1, 8)]
     rows = [f"row {i}" for i in range(23)]
-    example = Example("s1", "a", None, rows, r.integers(1, 3, 23), r.random(23), {"height": r.normal(size=23)})
+    example = Example("s1", "a", None, 29, rows, r.integers(1, 3, 23), r.random(23), {"height": r.normal(size=23)})
     about = {
         "system": "sets",
         "kind": "fit",
@@ -96,6 +119,7 @@ def a_run(*outcomes, **options):
         "history": history,
         "kept_epoch": 5,
         "outcomes": list(outcomes),
+        "comparison": compared(outcomes) if outcomes else None,
         "examples": [example],
     }
     settings = options.pop("arguments", {"dim": 64, "learning_rate": 0.001, "shard_size": None})
@@ -134,19 +158,19 @@ RUNS = {
     "classes": lambda: a_run(classified(["a", "b", "c", "d"])),
     "numbers": lambda: a_run(regressed()),
     "many numbers": lambda: a_run(regressed(2503)),
-    "60 classes": lambda: a_run(classified([f"class {i}" for i in range(60)], 499)),
+    "60 classes": lambda: a_run(classified([f"class {i}" for i in range(60)], 97)),
     "17 classes": lambda: a_run(classified([f"class {i}" for i in range(17)])),
     "several": lambda: a_run(classified(["a", "b"]), regressed(), classified(["c", "d", "e"], name="other")),
     "one set": lambda: a_run(regressed(1), data=data({"weight": np.ones(1)}, sets=1)),
     "no row": lambda: a_run(regressed(0), data=data({"weight": np.ones(0)}, sets=0)),
     "no row of classes": lambda: a_run(classified(["a", "b"], 0), history=[{"epoch": 1, "train_loss": float("nan")}]),
-    "nothing": lambda: (Run("sets", "fit", "Nothing"), SetRun(), {}),
+    "nothing": lambda: (Run("sets", "fit", "Nothing"), SetRun(data()), {}),
     "evil": lambda: evil(),
 }
 
 
 def evil():
-    example = Example(EVIL, EVIL, EVIL, [EVIL], np.ones(1, int), np.ones(1), {EVIL: np.ones(1)})
+    example = Example(EVIL, EVIL, EVIL, 1, [EVIL], np.ones(1, int), np.ones(1), {EVIL: np.ones(1)})
     options = {"title": EVIL, "on": EVIL, "warnings": [EVIL], "arguments": {EVIL: EVIL}, "provenance": {EVIL: EVIL}}
     history = [{"epoch": 1, "train_" + EVIL: 0.5}]
     outcome = classified([EVIL, FORMULA], name=EVIL)
@@ -194,7 +218,7 @@ def test_labels_are_no_markup():
     drawn = "\n".join(e["text"] for e in page.all("text"))
     assert "<script>aler…" in drawn  # cut to a length that fits
     assert FORMULA in drawn
-    for caption in (f"Set {EVIL}: features of these elements.", f"Target {EVIL}: how often each label occurs."):
+    for caption in (f"Set {EVIL}: predicted {EVIL}, truth {EVIL}.", f"Target {EVIL}: how often each label occurs."):
         assert any(c["text"] == caption for c in page.all("caption"))
 
 
@@ -216,7 +240,7 @@ def named(name, classes=7):
     r = np.random.default_rng(0)
     features = {name: r.normal(size=5), f"{name}2": r.normal(size=5)}
     elements = [name, *(f"{name}{i}" for i in range(4))]
-    example = Example(name, name, name, elements, np.arange(1, 6), r.random(5), features)
+    example = Example(name, name, name, 5, elements, np.arange(1, 6), r.random(5), features)
     options = {"title": name, "on": name, "warnings": [name], "arguments": {name: name}, "provenance": {name: name}}
     history = [{"epoch": 1, "train_" + name: 0.5}]
     outcomes = classified([name, "b"], name=name), classified([f"{name}{i}" for i in range(classes)], name="many")
@@ -256,23 +280,28 @@ def test_text_of_any_figure_is_drawn():
 @pytest.mark.parametrize("name", ["classes", "numbers", "one set", "no row"])
 def test_numbers_are_those_of_the_evaluation(name):
     run, _, page = made(name)
-    found = evaluation.metrics(run.outcomes[0])
+    (outcome,) = run.outcomes
+    found = run.metrics(outcome)
     shown = cells(page, METRICS)
-    write = lambda value: "" if value is None else str(value)  # noqa: E731
-    assert [row[:3] for row in shown] == [[m.name, write(m.value), write(m.low)] for m in found]
+    write = lambda value: "" if np.isnan(value) else str(value)  # noqa: E731
+    assert [row[:3] for row in shown] == [[m, write(i.value), write(i.low)] for m, i in found.items()]
+    for metric, interval in found.items():
+        assert interval.value == pytest.approx(evaluation.score(outcome, metric, 2).value, rel=1e-12, nan_ok=True)
     big = [e["text"] for e in page.all("dd") if "text" in e][:4]
-    assert big[0].startswith(text_of(found[0].value))
+    assert big[0].startswith(text_of(next(iter(found.values())).value))
 
 
 def test_confusion_and_groups_are_those_of_the_evaluation():
     run, _, page = made("classes")
     (outcome,) = run.outcomes
-    expected = [[c, *map(str, row)] for c, row in zip("abcd", evaluation.confusion(outcome).tolist(), strict=True)]
-    assert cells(page, "Confusion matrix as a table") == expected
-    groups = [[str(g.smallest), str(g.sets), str(g.score.value)] for g in evaluation.by_size(outcome)]
-    assert [row[:3] for row in cells(page, "Groups of sets of similar size.")] == groups
-    bins = [str(b.count) for b in evaluation.calibration(outcome)]
-    assert [row[1] for row in cells(page, "Calibration by confidence.")] == bins
+    sizes, bins, classes = evaluation.by_size(outcome), evaluation.calibration(outcome), evaluation.by_class(outcome)
+    groups = sizes[["smallest", "largest", "sets", "value"]].astype(object).map(str)
+    assert [row[:4] for row in cells(page, "Groups of sets of similar size.")] == groups.to_numpy().tolist()
+    assert [row[1] for row in cells(page, "Class by class.")] == classes["true"].astype(str).tolist()
+    (target,) = compose(*RUNS["classes"]())[1]["targets"]
+    assert target["confusion"] == evaluation.confusion(outcome).tolist()
+    assert [one["count"] for one in target["calibration"]] == bins["count"].tolist()
+    json.dumps(target, allow_nan=False)
 
 
 def test_most_frequent_confusions():
@@ -291,12 +320,11 @@ def test_what_is_missing_is_said():
     _, text, _ = made("nothing")
     for sentence in (
         "How good the predictions are is not known",
-        "The data were not summarised.",
         "Nothing was trained by epochs.",
         "No set was explained in this run.",
     ):
         assert sentence in text
-    assert "no interval" in made("one set")[1]
+    assert [row[2] for row in cells(made("one set")[2], METRICS)] == [""] * 5
     assert "No set has a known truth." in made("no row")[1]
 
 
@@ -313,12 +341,11 @@ def test_files(tmp_path):
     assert page.read_text(encoding="utf-8") == render(compose(*parts)[0])
     read = json.loads((tmp_path / "new" / "report.json").read_text())
     assert (read["format"], read["version"], read["system"]) == ("omniset report", 2, "sets")
-    assert read["targets"][0]["metrics"][0]["value"] == evaluation.metrics(parts[1].outcomes[0])[0].value
+    assert read["targets"][0]["metrics"][0]["value"] == parts[1].metrics(parts[1].outcomes[0])["R2"].value
     assert read["history"] == [{"epoch": 1, "train_loss": None}]
     assert read["arguments"] == {"out": "a"}
     example = parts[1].examples[0]
-    assert read["examples"][0]["scores"] == sorted(example.scores.tolist(), reverse=True)[:10]
-    assert read["examples"][0]["elements"][0] == f"row {example.scores.argmax()}"
+    assert read["examples"][0]["scores"] == example.scores.tolist()
 
 
 def test_blocks():
@@ -361,15 +388,14 @@ def test_contrast():
 def test_multiqc_files(tmp_path):
     run = RUNS["several"]()[1]
     history = [*run.history, {"epoch": 8, "train_loss": float("nan"), "val_loss": None}]
-    found = {a.name: a.metrics for a in run.assessments}
-    written = multiqc.write(tmp_path, "run 1", found, {"": history})
+    written = multiqc.write(tmp_path, "run 1", multiqc.of_ours(run.comparison), {"": history})
     names = ["omniset_metrics_mqc.json", "omniset_loss_mqc.json", "omniset_learning_rate_mqc.json"]
     assert [p.name for p in written] == names
     table, loss, rate = (json.loads(p.read_text()) for p in written)
     assert [p["id"] for p in (table, loss, rate)] == ["omniset_metrics", "omniset_loss", "omniset_learning_rate"]
     row = table["data"]["run 1"]
     assert set(row) == set(table["headers"])
-    assert row["weight: R2"] == evaluation.metrics(run.outcomes[1])[0].value
+    assert row["weight: R2"] == run.metrics(run.outcomes[1])["R2"].value
     assert loss["data"]["run 1 training"] == {str(e): 2 / e for e in range(1, 8)}
     assert loss["data"]["run 1 validation"] == {str(e): 3 / e for e in range(1, 8)}
     assert list(rate["data"]) == ["run 1"]

@@ -219,6 +219,7 @@ class Judged:
             numbers: Of metrics.json.
             files: That are written.
         """
+        from omniset.report import multiqc
         from omniset.report import sets as set_report
         from omniset.report.data import summarize
 
@@ -230,8 +231,8 @@ class Judged:
             shown = pd.DataFrame({time: self.values[time], event: seen})
         fitting = title.startswith("Model")
         run = set_report.SetRun(
+            summarize(self.sets, shown),
             on=self.on,
-            data=summarize(self.sets, shown),
             history=model.history_ if fitting else [],
             kept_epoch=_kept_epoch(model) if fitting else None,
             outcomes=[] if evaluation is None else evaluation.outcomes,
@@ -245,7 +246,7 @@ class Judged:
         folder.write(
             set_report.compose(folder.about(title, model.notes_), run, settings),
             metrics={**numbers, "on": self.on, "provenance": folder.provenance},
-            scores={assessed.name: assessed.metrics for assessed in run.assessments},
+            scores={} if evaluation is None else multiqc.of_ours(evaluation.comparison),
             histories={"": run.history} if run.history else {},
             files=[*files, *([] if self.importance is None else [FEATURES])],
             lines=[*run.lines(), *self._simpler()],
@@ -262,7 +263,9 @@ class Judged:
         loss = "log loss" if self.model.classifies else "squared error"
         loss = "negative log likelihood" if self.model.MIXTURE.risks else loss
         unit, often = "set" if self.groups is None else "group", exchanges(self.sets)
-        return Importance(self.importance, self.measured_on, unit, loss, often if often < REPEATS else None)
+        times = "once" if often == 1 else f"{often} times"
+        few = f"Values were exchanged {times}, as there is much to read: intervals are wider than they could be."
+        return Importance(self.importance, self.measured_on, unit, loss, few if often < REPEATS else "")
 
     def _simpler(self) -> Iterator[str]:
         """How to fit the best simple method alone, where `fit` found nothing better: `evaluate` is not to choose by."""

@@ -148,21 +148,13 @@ class EnsembleModule(TrainingModule):
             self.should_stop = True  # a run that had stopped early, and is resumed
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
-        loss = self._loss(batch, batch.weights, SMOOTHING)
+        total, weights = batch.weights.new_zeros(len(batch.weights)), batch.weights
+        for outputs, positions in self.outputs_of(batch):
+            losses = self._losses(outputs, batch.targets[:, positions], SMOOTHING)
+            total = total + (losses * weights[:, positions]).sum(1)
+        loss = total / weights.sum(1).clamp(min=torch.finfo(weights.dtype).tiny)
         self.log("train_loss", loss.mean().detach(), batch_size=batch.targets.shape[1])
         return loss.sum()
-
-    def _loss(self, batch: Batch, weights: Tensor, smoothing: float) -> Float[Tensor, " networks"]:
-        """The weighted mean loss of each network."""
-        summed = self._summed(batch, weights, smoothing)
-        return summed / weights.sum(1).clamp(min=torch.finfo(weights.dtype).tiny)
-
-    def _summed(self, batch: Batch, weights: Tensor, smoothing: float) -> Float[Tensor, " networks"]:
-        total = weights.new_zeros(len(weights))
-        for outputs, positions in self.outputs_of(batch):
-            losses = self._losses(outputs, batch.targets[:, positions], smoothing)
-            total = total + (losses * weights[:, positions]).sum(1)
-        return total
 
     def outputs_of(self, batch: Batch) -> Iterator[tuple[Float[Tensor, "networks sets outputs"], list[int]]]:
         """Of the parts of a batch, with the positions of their sets; the graph of a large batch is made anew."""
@@ -176,7 +168,7 @@ class EnsembleModule(TrainingModule):
                 yield _forward(self.network, part), positions
 
     def _summed_left_out(self, batch: Batch) -> Float[Tensor, " networks"]:
-        """As `_summed` by `left_out`, where each network sees no other sets than those that count."""
+        """Losses by `left_out`, where each network sees no other sets than those that count."""
         total = batch.left_out.new_zeros(len(batch.left_out))
         for part, positions in batch.parts:
             weights = batch.left_out[:, positions]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Int, Real, Shaped
+from jaxtyping import Int, Shaped
 
 from omniset import explain
 from omniset.core.sets import Sets
@@ -25,6 +25,7 @@ from omniset.trials.outcomes import Measure, Outcome
 from omniset.trials.survival import integrated_brier
 
 CHEAP = 1 << 25  # numbers in a set, times its elements, up to which elements are left out one by one
+EXPLAINED = 10  # elements of an example
 
 
 @dataclass
@@ -294,15 +295,18 @@ def examples(
             scores = explain.combine(model.explain_layers([stored]))[0].cpu().numpy()
         frame = next(iter(model.predictions([stored])))
         elements, counts = stored.read()
+        order = np.argsort(-scores, kind="stable")[:EXPLAINED]
+        names, counts, features = stored.names_of_elements(), counts.double().numpy()[order], elements[order].double()
         explained.append(
             Example(
                 set=str(stored.name),
                 predicted=frame[model.targets_[0]].iloc[0],
                 truth=truth[i, 0],
-                elements=[str(e) for e in stored.names_of_elements()],
-                multiplicity=_whole(counts.double().numpy()),
-                scores=scores.astype(np.float64),
-                features={f: elements[:, j].double().numpy() for j, f in enumerate(sets.features or [])},
+                size=len(stored),
+                elements=[str(names[i]) for i in order],
+                multiplicity=counts.astype(np.int64) if (counts == np.round(counts)).all() else counts,
+                scores=scores[order].astype(np.float64),
+                features={f: features[:, j].numpy() for j, f in enumerate(sets.features or [])},
                 removal=removal,
             )
         )
@@ -322,8 +326,3 @@ def telling(outcome: Outcome) -> list[int]:
     right = outcome.truth == outcome.predicted
     surest = [part[sure[part].argmax()] for part in (rows[right], rows[~right]) if len(part)]
     return list(dict.fromkeys(int(i) for i in (*surest, sure.argmin())))
-
-
-def _whole(values: Real[np.ndarray, " elements"]) -> Real[np.ndarray, " elements"]:
-    """Counts as integers, weights as they are."""
-    return values.astype(np.int64) if (values == np.round(values)).all() else values

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Bool, Int, Shaped
+from jaxtyping import Int, Shaped
 from torch import Tensor
 
 from omniset.core.encoding import Encoding, Missing
@@ -54,22 +54,15 @@ def sets_of(
     Sets(sets=3, elements=15, dim=2)
     """
     is_array = hasattr(sets, "__array__") and not hasattr(sets, "columns")
-    form = _of_array(sets) if _is_sparse(sets) or is_array or _is_rows(sets) else sets
+    first = sets[0] if isinstance(sets, list) and sets else None
+    is_rows = isinstance(first, list) and bool(first) and isinstance(first[0], int | float)
+    form = _of_array(sets) if _is_sparse(sets) or is_array or is_rows else sets
     return Sets.of(form, torch.float32, features, encoding, missing)
-
-
-def _is_rows(sets: Any) -> bool:
-    """Whether these are rows of plain numbers."""
-    return isinstance(sets, list) and bool(sets) and isinstance(sets[0], list) and bool(sets[0]) and _number(sets[0][0])
 
 
 def _is_sparse(sets: Any) -> bool:
     """A matrix of SciPy's, by the methods that all of them have: who has none need not import it."""
     return hasattr(sets, "tocsr") and hasattr(sets, "nnz")
-
-
-def _number(value: Any) -> bool:
-    return isinstance(value, int | float)
 
 
 def _of_array(sets: Any) -> Any:
@@ -79,7 +72,7 @@ def _of_array(sets: Any) -> Any:
         array = sets.cpu().numpy() if isinstance(sets, torch.Tensor) else np.asarray(sets)
         if array.ndim == 3:
             return array
-        if array.dtype == object and array.shape[1:] in ((), (1,)) and _are_sets(array.reshape(-1)):
+        if array.dtype == object and array.shape[1:] in ((), (1,)) and all(map(_is_set, array.reshape(-1))):
             return array.reshape(-1).tolist()
     from sklearn.utils import check_array
 
@@ -89,12 +82,9 @@ def _of_array(sets: Any) -> Any:
     return SetBatch(rows[:, None])
 
 
-def _are_sets(entries: Shaped[np.ndarray, " sets"]) -> bool:
-    return all(isinstance(entry, StoredSet) or np.ndim(entry) == 2 or _is_empty(entry) for entry in entries)
-
-
-def _is_empty(entry: Any) -> bool:
-    return np.ndim(entry) == 1 and not len(entry)
+def _is_set(entry: Any) -> bool:
+    """A set, or an array of its elements; of none it has one axis."""
+    return isinstance(entry, StoredSet) or np.ndim(entry) == 2 or (np.ndim(entry) == 1 and not len(entry))
 
 
 # ---------------------------------------------------------------------- labels
@@ -134,7 +124,8 @@ def require_trained(values: np.ndarray, classes: np.ndarray) -> None:
 
 def task_of(y: np.ndarray, targets: list[str], level: str, classifies: bool) -> str:
     """What is learned, in words."""
-    named = [f"{name} ({_classes(c)} classes)" if classifies else name for name, c in zip(targets, y.T, strict=True)]
+    counts = (pd.Series(column, dtype=object).nunique() for column in y.T)
+    named = [f"{name} ({count} classes)" if classifies else name for name, count in zip(targets, counts, strict=True)]
     return f"{'classification' if classifies else 'regression'} of {level}s: {', '.join(named)}"
 
 
@@ -154,10 +145,6 @@ def doubts(y: np.ndarray, targets: list[str], level: str) -> list[str]:
             more = f" and {len(few) - 5} more" if len(few) > 5 else ""
             sentences.append(f"{name}: classes with fewer than {FEW} {level}s: {shown}{more}")
     return sentences
-
-
-def _classes(column: np.ndarray) -> int:
-    return pd.Series(column, dtype=object).nunique()
 
 
 def aligned(y: Any, sets: Sets, level: str, usual: str = "label") -> tuple[np.ndarray, list[str], bool]:
@@ -325,18 +312,11 @@ def digest_of(name: Any) -> str:
 
 def warn_of_empty(sets: Sets, where: str) -> None:
     """Name sets without elements: they are taken, and hardly meant."""
-    empty = _empty(sets)
-    if empty.any():
-        named = [str(name) for name, is_empty in zip(sets.names, empty, strict=True) if is_empty]
+    stored = (sets[number] for number in range(len(sets)))
+    named = [str(one.name) for one in stored if not bool((one.multiplicity[one.start : one.stop] > 0).any())]
+    if named:
         shown = ", ".join(map(repr, named[:SHOWN])) + (", ..." if len(named) > SHOWN else "")
         warnings.warn(f"{where}: {len(named):,} of {len(sets):,} sets are empty: {shown}", stacklevel=3)
-
-
-def _empty(sets: Sets) -> Bool[np.ndarray, " sets"]:
-    if not len(sets):
-        return np.zeros(0, dtype=bool)
-    stored = (sets[number] for number in range(len(sets)))
-    return np.array([not bool((one.multiplicity[one.start : one.stop] > 0).any()) for one in stored])
 
 
 # ---------------------------------------------------------------------- folds

@@ -39,12 +39,14 @@ class Method(ABC):
 
     Attributes:
         sees: Which table.
+        STATE: Arrays that predicting needs, beside those of every method.
         prior: (K,) how frequent each class is; or (1,), the mean.
         fill: The means of the columns.
     """
 
     name: ClassVar[str]
     sees: ClassVar[str] = POOLED
+    STATE: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, classes: int | None) -> None:
         self.classes = classes
@@ -114,11 +116,12 @@ class Method(ABC):
     @abstractmethod
     def _predict(self, x: Table) -> Outputs: ...
 
-    @abstractmethod
-    def _state(self) -> State: ...
+    def _state(self) -> State:
+        return {name: getattr(self, name) for name in self.STATE}
 
-    @abstractmethod
-    def _restore(self, state: State) -> None: ...
+    def _restore(self, state: State) -> None:
+        for name in self.STATE:
+            setattr(self, name, state[name])
 
 
 class Prior(Method):
@@ -131,12 +134,6 @@ class Prior(Method):
 
     def _predict(self, x: Table) -> Outputs:
         return self._constant(len(x))
-
-    def _state(self) -> State:
-        return {}
-
-    def _restore(self, state: State) -> None:
-        pass
 
 
 # ---------------------------------------------------------------------- forest
@@ -288,7 +285,6 @@ FOLDS = 5
 CHOSEN_ON = 5_000  # rows that the variance is chosen on, at most
 LEFT_OUT = 1_000  # rows left out that are enough to choose it
 ROTATED = 2_000  # rows up to which more columns than rows are rotated
-STATE = ("mean", "per_unit", "slope", "intercept")
 LARGEST = 3.0  # standard deviations from the mean at which a column stops to say more
 
 
@@ -312,6 +308,7 @@ class PooledLinear(Method):
     """
 
     name = "pooled-linear"
+    STATE = ("mean", "per_unit", "slope", "intercept")
     variances: ClassVar[Sequence[float]] = VARIANCES
 
     def _fit(self, x: Table, y: np.ndarray, w: np.ndarray, seed: int, groups: np.ndarray | None) -> None:
@@ -391,25 +388,16 @@ class PooledLinear(Method):
 
     def _of_all_classes(self, model: Any) -> tuple[np.ndarray, np.ndarray]:
         """A column per class; those that training lacks are as good as impossible."""
-        slope = np.zeros((model.coef_.shape[1], self.classes or 0))
-        intercept = np.full(self.classes or 0, -50.0)
-        coefficients, level = model.coef_.T.copy(), model.intercept_.copy()
+        slope, level = model.coef_.T, model.intercept_
         if len(model.classes_) == 2:
-            coefficients = np.concatenate([0 * coefficients, coefficients], 1)
-            level = np.concatenate([0 * level, level])
-        slope[:, model.classes_], intercept[model.classes_] = coefficients, level
-        return slope, intercept
+            slope, level = np.concatenate([0 * slope, slope], 1), np.append(0.0, level)
+        intercept = np.full(self.classes or 0, -50.0)
+        intercept[model.classes_] = level
+        return of_all_classes(slope, model.classes_, self.classes or 0), intercept
 
     def _predict(self, x: Table) -> Outputs:
         out = self._standardised(x) @ self.slope + self.intercept
         return out[:, 0] if self.classes is None else softmax(out)
-
-    def _state(self) -> State:
-        return {name: getattr(self, name) for name in STATE}
-
-    def _restore(self, state: State) -> None:
-        for name in STATE:
-            setattr(self, name, state[name])
 
 
 class DissimilarityLinear(PooledLinear):

@@ -489,9 +489,7 @@ class SetModel(SetOptions, Estimator):
 
     def _attending(self) -> list[SetNetwork]:
         """The networks that are explained."""
-        fitted = self.fitted()
-        networks: Any = [fitted] if isinstance(fitted, SetNetwork) else fitted.networks
-        return [*networks][:EXPLAINED]
+        return self._fitted_networks()[:EXPLAINED]
 
     def _to_explain(self, group: list[StoredSet]) -> tuple[Any, dict[str, Any]]:
         """What a network reads of sets, and how; one above max_elements in shards, from disk."""
@@ -604,7 +602,7 @@ class SetModel(SetOptions, Estimator):
             input_features: Is not used.
         """
         self._require_vectors()
-        fitted, networks = self.fitted(), self._networks_of_vectors()
+        fitted, networks = self.fitted(), self._fitted_networks()
         if self.alone is None:
             one = len(networks) == 1 and isinstance(fitted, SetNetwork)
             prefixes = [str(self.single)] if one else [f"{NETWORK}_{i + 1}" for i in range(len(networks))]
@@ -636,7 +634,7 @@ class SetModel(SetOptions, Estimator):
         if self.level == "element":
             raise ValueError("transform is for level='set': a model of elements has learned no summary of a set")
 
-    def _networks_of_vectors(self) -> list[SetNetwork]:
+    def _fitted_networks(self) -> list[SetNetwork]:
         fitted = self.fitted()
         networks: Any = [fitted] if isinstance(fitted, SetNetwork) else fitted.networks
         return [*networks]
@@ -645,7 +643,7 @@ class SetModel(SetOptions, Estimator):
         self, sets: Iterable[StoredSet]
     ) -> Iterator[tuple[list[StoredSet], Float32[np.ndarray, "sets width"]]]:
         """The sets as they come, some at a time, with their vectors."""
-        fitted, networks = self.fitted(), self._networks_of_vectors()
+        fitted, networks = self.fitted(), self._fitted_networks()
         if isinstance(fitted, SetMixture) and self.alone is not None:
             for group in self._grouped(sets):
                 yield group, fitted.inputs(self.alone, group).astype(np.float32)

@@ -43,6 +43,7 @@ from omniset.estimators.model import SetModel
 from omniset.runs.devices import one_blas_thread
 from omniset.training import artefacts, schema
 from omniset.training.cox import contributions, loss_parts, ranked
+from omniset.training.network import SetNetwork
 from omniset.trials.comparison import OURS
 from omniset.trials.stacking import Loss, Outcome, Rows, RowWeights, Told
 from omniset.trials.survival import LARGEST, Steps, breslow, concordance
@@ -406,7 +407,8 @@ class SetSurvival(SetEstimator):
         super().fit(collection, ranked(time, event), **how)
         self.columns_ = [str(c) for c in _two_columns(y).columns if c != "set"] if hasattr(y, "columns") else [*COLUMNS]
         self.notes_[0] = events_of(event)
-        self._centre(collection)
+        if isinstance(self.network_, SetNetwork):  # its constant; a mixture has chosen one fold by fold
+            self.network_.head.bias.data -= float(self.predict(collection).mean())
         weights = None if sample_weight is None else inputs.weights_per_set(sample_weight, collection)
         self.hazards_ = {OURS: breslow(time, event, self.predict(collection), weights)}
         self.hazards_ |= self._hazards(collection, time, event, weights)
@@ -455,12 +457,6 @@ class SetSurvival(SetEstimator):
                 f"survival is learned in one process, where all sets of a step are at risk together, got "
                 f"devices={self.devices}, num_nodes={self.num_nodes}"
             )
-
-    def _centre(self, sets: Sets) -> None:
-        """Choose the constant of one network; a mixture has done so fold by fold."""
-        network = self.fitted()
-        if not isinstance(network, SetMixture):
-            network.head.bias.data -= float(self.predict(sets).mean())
 
     def _hazards(
         self,

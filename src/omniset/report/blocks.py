@@ -45,7 +45,9 @@ class Table:
 
     def numeric(self) -> list[bool]:
         """Which columns hold numbers."""
-        return [_all_numbers([value_of(row[i]) for row in self.rows]) for i in range(len(self.columns))]
+        columns = ([value_of(row[i]) for row in self.rows] for i in range(len(self.columns)))
+        known = ([value for value in column if value is not None] for column in columns)
+        return [bool(values) and all(map(_is_number, values)) for values in known]
 
 
 @dataclass
@@ -117,7 +119,7 @@ def shown(text: str) -> str:
     >>> shown("a\x07b\uffff")
     'a\\x07bU+FFFF'
     """
-    return UNSEEN.sub(lambda match: _escaped(ord(match[0])), text)
+    return UNSEEN.sub(_escaped, text)
 
 
 def text_of(cell: Any) -> str:
@@ -157,14 +159,12 @@ def listed(named: dict[str, Any], at_most: int = 12) -> str:
 
 def rounded(value: float, digits: int = 3) -> Cell:
     """With so many decimals; a dash if it is NaN."""
-    text = f"{value:,.{digits}f}".replace("-", "\N{MINUS SIGN}")
-    return Cell(text_of(None) if value != value else text, value)
+    return _decimals(value, f",.{digits}f")
 
 
 def signed(value: float, digits: int = 3) -> Cell:
     """A difference, with its sign; a dash if it is NaN."""
-    text = f"{value:+,.{digits}f}".replace("-", "\N{MINUS SIGN}")
-    return Cell(text_of(None) if value != value else text, value)
+    return _decimals(value, f"+,.{digits}f")
 
 
 def between(low: float, high: float, form: Callable[[float], Cell] = rounded) -> str:
@@ -177,20 +177,20 @@ def whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+def _decimals(value: float, form: str) -> Cell:
+    return Cell(text_of(None) if value != value else f"{value:{form}}".replace("-", "\N{MINUS SIGN}"), value)
+
+
 def _number(value: Any) -> str:
     if isinstance(value, Integral) or not value or 1000 <= abs(value) < 1e9:
         return f"{value:,.0f}"
     return f"{value:.4f}" if 1e-3 <= abs(value) < 10 else f"{value:#.4g}".rstrip(".")
 
 
-def _escaped(number: int) -> str:
+def _escaped(match: re.Match[str]) -> str:
+    number = ord(match[0])
     return f"\\x{number:02x}" if number < 256 else f"U+{number:04X}"
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
-
-
-def _all_numbers(values: list[Any]) -> bool:
-    known = [v for v in values if v is not None]
-    return bool(known) and all(_is_number(v) for v in known)

@@ -12,13 +12,13 @@ from jaxtyping import Int, Real, Shaped
 
 from omniset.core.sets import Sets
 from omniset.report import figures
-from omniset.report.blocks import Block, Cell, Facts, Plot, Section, Table, listed, many, whole
+from omniset.report.blocks import Block, Facts, Plot, Section, Table, listed, many, text_of, whole
 
 SAMPLE = 1_000_000  # multiplicities, evenly spread, that quantiles are taken of
 STEP = 1 << 16  # rows read at a time
 VALUES = 1 << 23  # of elements, at most, read at a time
 CACHED = 1 << 19  # of them looked at together, in double precision
-SHOWN = {"features": 200, "classes": 30}
+SHOWN = 200  # features
 FEATURE = ("mean", "standard deviation", "smallest", "largest")
 QUANTILES = {"smallest": 0.0, "5 %": 0.05, "25 %": 0.25, "median": 0.5, "75 %": 0.75, "95 %": 0.95, "largest": 1.0}
 
@@ -62,20 +62,22 @@ class DataSummary:
         if self.total_multiplicity is not None:
             facts.append(("elements with their copies", whole(self.total_multiplicity)))
         facts += [("empty sets", int((self.sizes == 0).sum())), ("features", len(self.features)), *self.missing.items()]
+        if spread := self.multiplicity_quantiles:
+            low, middle, high = (text_of(whole(spread[name])) for name in ("smallest", "median", "largest"))
+            facts.append(("multiplicity", f"{low} to {high}, median {middle}"))
         blocks: list[Block] = [Facts(facts)]
         if len(self.sizes):
             figure = figures.histogram(self.sizes[self.sizes > 0], "distinct elements per set", "sets")
-            alt = f"Histogram of the sizes of {many(self.sets, 'set')}: {listed(quantiles(self.sizes))}."
-            blocks.append(Plot(figure, alt, "Sizes of the sets that are not empty."))
-            spread = {"elements per set": quantiles(self.sizes), "multiplicity": self.multiplicity_quantiles or {}}
-            blocks.append(_quantiles("Sizes and multiplicities.", spread))
+            sizes = listed(quantiles(self.sizes))
+            caption = f"Sizes of the sets that are not empty. Of all sets: {sizes}."
+            blocks.append(Plot(figure, f"Histogram of the sizes of {many(self.sets, 'set')}: {sizes}.", caption))
         for name, values in self.targets.items():
-            blocks += _distribution(name, values, "sets" if len(values) <= self.sets else "elements")
+            blocks.append(_distribution(name, values, "sets" if len(values) <= self.sets else "elements"))
         if self.features:
             caption = f"{many(len(self.features), 'feature')}, each over the elements of all sets."
-            if len(self.features) > SHOWN["features"]:
-                caption += f" The first {SHOWN['features']} are shown; report.json has all."
-            rows = [list(feature) for feature in self.features[: SHOWN["features"]]]
+            if len(self.features) > SHOWN:
+                caption += f" The first {SHOWN} are shown; report.json has all."
+            rows = [list(feature) for feature in self.features[:SHOWN]]
             blocks.append(Table(caption, ["feature", *FEATURE], rows, folded=len(rows) > 20))
         return Section("Data", "", blocks)
 
@@ -134,28 +136,15 @@ def quantiles(values: Real[np.ndarray, " _"]) -> dict[str, float]:
     return {name: float(np.quantile(values, q)) for name, q in QUANTILES.items()} if len(values) else {}
 
 
-def _quantiles(caption: str, spread: dict[str, dict[str, float]]) -> Table:
-    spread = {name: values for name, values in spread.items() if values}
-    names = list(dict.fromkeys(q for values in spread.values() for q in values))
-    rows = [[Cell(name, at), *(whole(f.get(name)) for f in spread.values())] for at, name in enumerate(names)]
-    return Table(caption, ["quantile", *spread], rows, half=True)
-
-
-def _distribution(name: str, values: Shaped[np.ndarray, " _"], noun: str) -> list[Block]:
+def _distribution(name: str, values: Shaped[np.ndarray, " _"], noun: str) -> Block:
     """Of a target, over the sets or elements that have it."""
     counts = _counts(values)
     if not counts:
-        spread = quantiles(values.astype(np.float64))
+        spread = listed(quantiles(values.astype(np.float64)))
         figure = figures.histogram(values.astype(np.float64), name, noun)
-        plot = Plot(figure, f"Histogram of {name}: {listed(spread)}.", f"Target {name}: distribution.")
-        return [plot, _quantiles(f"Target {name}: quantiles.", {name: spread})]
+        return Plot(figure, f"Histogram of {name}: {spread}.", f"Target {name}: {spread or 'no value'}.")
     rows = [[label, n, n / sum(counts.values())] for label, n in counts.items()]
-    few = len(counts) <= SHOWN["classes"]
-    table = Table(f"Target {name}: how often each label occurs.", ["label", noun, "fraction"], rows, half=few)
-    if not few:
-        return [table]
-    alt = f"Bars of the number of {noun} of each label of {name}: {listed(counts)}."
-    return [Plot(figures.bars(list(counts), list(counts.values()), noun), alt, f"Target {name}: labels."), table]
+    return Table(f"Target {name}: how often each label occurs.", ["label", noun, "fraction"], rows, half=True)
 
 
 def _counts(values: Shaped[np.ndarray, " _"]) -> dict[str, int]:

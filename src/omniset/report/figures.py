@@ -428,10 +428,10 @@ def _down(axes: Axes, names: Sequence[str], fontsize: int | None = None) -> Int[
     return places
 
 
-def _grid(axes: Axes, rows: Sequence[str], columns: Sequence[str], fontsize: int | None = None) -> None:
+def _grid(axes: Axes, rows: Sequence[str], columns: Sequence[str]) -> None:
     """Names of the rows and columns of cells, the first row on top."""
-    axes.set_xticks(np.arange(len(columns)) + 0.5, columns, rotation=90, fontsize=fontsize)
-    axes.set_yticks(np.arange(len(rows)) + 0.5, rows, fontsize=fontsize)
+    axes.set_xticks(np.arange(len(columns)) + 0.5, columns, rotation=90)
+    axes.set_yticks(np.arange(len(rows)) + 0.5, rows)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     axes.invert_yaxis()
@@ -494,7 +494,7 @@ def _plain_log(axis: Axis) -> None:
     low, high = sorted(axis.get_view_interval())
     wide = low <= 0 or high > 500 * low
     axis.set_major_locator(LogLocator(subs=(1,) if wide else (1, 2, 5), numticks=12))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    _thousands(axis)
     axis.set_minor_formatter(NullFormatter())
 
 

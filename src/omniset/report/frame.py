@@ -161,7 +161,7 @@ def methods(
 def learning(
     histories: Mapping[str, History], *, kept_epochs: Mapping[str, int | None] | None = None, text: str = ""
 ) -> Section:
-    """Curves of every quantity, training beside validation, and a table of them that is shut.
+    """Curves of every quantity, training beside validation.
 
     Args:
         histories: By name of what was trained; "" where there is one. A dict per epoch with `epoch`.
@@ -177,18 +177,11 @@ def learning(
             last = {figures.words(key): history[-1].get(key) for key in parts}
             alt = f"Line plot of {figures.words(quantity)} by epoch. In the last epoch: {listed(last)}."
             figure = figures.learning_curve(history, quantity, (kept_epochs or {}).get(name))
-            blocks.append(Plot(figure, alt, _capital(f"{before}{figures.words(quantity)} by epoch.")))
-        if history:
-            rows = [[row["epoch"], *(row.get(key) for key in keys)] for row in history]
-            columns = ["epoch", *map(figures.words, keys)]
-            blocks.append(Table(_capital(f"{before}as a table"), columns, rows, folded=True))
+            caption = f"{before}{figures.words(quantity)} by epoch."
+            blocks.append(Plot(figure, alt, caption[:1].upper() + caption[1:]))
     return Section("Learning curves", text if blocks else "Nothing was trained by epochs.", blocks)
 
 
 def ends(interval: Interval, form: Callable[[float], Cell] = rounded) -> str:
     """Such as 0.812 to 0.873; a dash where there is no interval."""
     return between(interval.low, interval.high, form)
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

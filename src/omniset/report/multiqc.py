@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from omniset.runs.files import writable_folder, write_json
-from omniset.trials.comparison import Comparison
-from omniset.trials.outcomes import Metric
+from omniset.trials.comparison import Comparison, Score
 
 PARENT = {
     "parent_id": "omniset",
@@ -22,29 +21,26 @@ PARENT = {
 }
 
 
-def of_ours(comparison: Comparison) -> dict[str, list[Metric]]:
+def of_ours(comparison: Comparison) -> dict[str, list[tuple[Score, float]]]:
     """The scores of ours by condition, as `write` takes them."""
-    metrics: dict[str, list[Metric]] = {}
+    scores = {}
     for condition in comparison.conditions:
-        for score in comparison.scores:
-            interval = comparison.interval(score.name, condition, comparison.ours)
-            if not math.isnan(interval.value):
-                metric = Metric(score.name, interval.value, interval.low, interval.high, score.text)
-                metrics.setdefault(condition, []).append(metric)
-    return metrics
+        values = ((s, comparison.interval(s.name, condition, comparison.ours).value) for s in comparison.scores)
+        scores[condition] = [(score, value) for score, value in values if not math.isnan(value)]
+    return scores
 
 
 def write(
     folder: str | Path,
     sample: str,
-    metrics: Mapping[str, Sequence[Metric]],
+    scores: Mapping[str, Sequence[tuple[Score, float]]],
     histories: Mapping[str, list[dict[str, Any]]],
 ) -> list[Path]:
-    """Write a table of the metrics and a line graph per quantity of the learning curves; files of nothing are left out.
+    """Write a table of the scores and a line graph per quantity of the learning curves; files of nothing are left out.
 
     Args:
         sample: Name of the run. Runs that share a name overwrite each other in MultiQC.
-        metrics: By target or condition.
+        scores: With their values, by target or condition.
         histories: By what was trained, "" where there is one: a dict per epoch, with `epoch`, and quantities such as
             train_loss and val_loss.
 
@@ -52,7 +48,7 @@ def write(
         The files written.
     """
     folder = writable_folder(folder)
-    sections = {"omniset_metrics": _table(sample, metrics)} | _curves(sample, histories)
+    sections = {"omniset_metrics": _table(sample, scores)} | _curves(sample, histories)
     written = []
     for name, section in sections.items():
         if section["data"]:
@@ -61,15 +57,14 @@ def write(
     return written
 
 
-def _table(sample: str, metrics: Mapping[str, Sequence[Metric]]) -> dict[str, Any]:
+def _table(sample: str, scores: Mapping[str, Sequence[tuple[Score, float]]]) -> dict[str, Any]:
     row, headers = {}, {}
-    for target, of_target in metrics.items():
-        for metric in of_target:
-            if metric.value is not None:
-                key = f"{target}: {metric.name}"
-                row[key] = metric.value
-                headers[key] = {"title": metric.name, "namespace": target, "description": metric.description}
-                headers[key] |= {"format": "{:,.4f}"}
+    for condition, of_condition in scores.items():
+        for score, value in of_condition:
+            key = f"{condition}: {score.name}"
+            row[key] = value
+            about = {"title": score.name, "namespace": condition, "description": score.text}
+            headers[key] = about | {"format": "{:,.4f}"}
     return {
         "section_name": "Metrics",
         "plot_type": "table",

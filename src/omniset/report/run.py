@@ -92,7 +92,7 @@ class Folder:
         Args:
             made: What `omniset.report.frame.compose` gave.
             metrics: Of metrics.json, where the run has one.
-            scores: For MultiQC, `omniset.trials.outcomes.Metric` by target or condition.
+            scores: For MultiQC, see `omniset.report.multiqc.of_ours`.
             histories: By name of what was trained.
             files: Names of what was written beside these.
             lines: What the command says of its result.

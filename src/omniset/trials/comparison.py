@@ -268,19 +268,6 @@ class Comparison:
 
     def numbers(self) -> dict[str, Any]:
         """All scores, differences and gates, in the one form of all systems."""
-        return {**self._numbers}
-
-    def write_rows(self, path: Any, columns: Sequence[str] | None = None) -> None:
-        """As a table: condition, method, units, keys and scores; or only some columns of the rows."""
-        from omniset.tables.files import TableWriter
-
-        with TableWriter(path) as writer:
-            writer.write(self.rows if columns is None else self.rows[[*columns]])
-
-    # ------------------------------------------------------------------
-
-    @cached_property
-    def _numbers(self) -> dict[str, Any]:
         scores, differences = [], []
         for condition, method in self._parts:
             for score in self.scores:
@@ -295,21 +282,26 @@ class Comparison:
             "ours": self.ours,
             "baselines": [m for m in self.baselines if m in self.methods],
             "unit": self.unit,
-            "units": self._all.units,
+            "units": self._resampling(self.rows).units,
             "scores": scores,
             "differences": differences,
             "gates": [gate.as_dict() for gate in self.gates],
             "verdict": self.verdict(),
         }
 
+    def write_rows(self, path: Any, columns: Sequence[str] | None = None) -> None:
+        """As a table: condition, method, units, keys and scores; or only some columns of the rows."""
+        from omniset.tables.files import TableWriter
+
+        with TableWriter(path) as writer:
+            writer.write(self.rows if columns is None else self.rows[[*columns]])
+
+    # ------------------------------------------------------------------
+
     @cached_property
     def _parts(self) -> Mapping[tuple[str, str], pd.DataFrame]:
         groups = self.rows.groupby(["condition", "method"], sort=False)
         return {(str(c), str(m)): rows for (c, m), rows in groups}
-
-    @cached_property
-    def _all(self) -> Resampling:
-        return self._resampling(self.rows)
 
     def _resampling(self, rows: pd.DataFrame) -> Resampling:
         several = isinstance(self.units, tuple)

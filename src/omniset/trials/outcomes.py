@@ -8,16 +8,17 @@ one weight vector a call, too slow for a thousand resamples, so the same formula
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
 
 from omniset.training.cox import loss_parts, ranked
-from omniset.trials.intervals import RESAMPLES, Draws, Resampling, Values
+from omniset.trials.intervals import RESAMPLES, Draws, Interval, Resampling, Values
 from omniset.trials.survival import concordance
 
 CALIBRATION_BINS = 10
@@ -107,100 +108,18 @@ class Outcome:
         return replace(self, **picked)
 
 
-@dataclass
-class Metric:
-    """A value and its 95 % interval; None where it is not defined."""
+def score(outcome: Outcome, name: str, resamples: int = RESAMPLES, seed: int = 0) -> Interval:
+    """A metric with its 95 % interval.
 
-    name: str
-    value: float | None
-    low: float | None
-    high: float | None
-    description: str
-
-
-@dataclass
-class ClassResult:
-    """How one class fared: rows that are it, rows that were called it, and its recall, precision and F1."""
-
-    label: str
-    true: int
-    predicted: int
-    recall: float | None
-    precision: float | None
-    f1: float | None
-
-
-@dataclass
-class Bin:
-    """Predictions whose confidence (largest probability) lies in [low, high): their mean, and the fraction right."""
-
-    low: float
-    high: float
-    count: int
-    confidence: float | None
-    right: float | None
-
-
-@dataclass
-class SizeGroup:
-    """Sets of `smallest` to `largest` elements, and the accuracy or RMSE on them."""
-
-    smallest: int
-    largest: int
-    sets: int
-    rows: int
-    score: Metric
-
-
-@dataclass
-class Assessment:
-    """All that is said of an outcome. The parts on classes are empty for a regression."""
-
-    name: str
-    rows: int
-    sets: int
-    metrics: list[Metric]
-    classes: list[str] | None
-    confusion: list[list[int]]
-    by_class: list[ClassResult]
-    calibration: list[Bin]
-    by_size: list[SizeGroup]
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
-
-
-def assess(
-    outcome: Outcome, resamples: int = RESAMPLES, seed: int = 0, measured: list[Metric] | None = None
-) -> Assessment:
-    """Every function of this file, applied.
-
-    Args:
-        measured: The metrics, where they are known already.
-    """
-    of_classes = outcome.classifies
-    return Assessment(
-        outcome.name,
-        len(outcome.truth),
-        len(np.unique(outcome.sets)),
-        metrics(outcome, resamples, seed) if measured is None else measured,
-        outcome.classes,
-        confusion(outcome).tolist() if of_classes else [],
-        by_class(outcome) if of_classes else [],
-        calibration(outcome) if of_classes else [],
-        by_size(outcome, resamples=resamples, seed=seed),
-    )
-
-
-def metrics(outcome: Outcome, resamples: int = RESAMPLES, seed: int = 0) -> list[Metric]:
-    """Metrics with 95 % intervals, most telling first.
-
-    Intervals are of whole sets, or groups of them (rows of one set depend on each other): see
+    It is of whole sets, or groups of them (rows of one set depend on each other): see
     `omniset.trials.intervals.Resampling`. A single set has no interval. Metrics of ranks (AUROC, Spearman r) have to
     rank every resample anew: for them there are at most 2e8 / (rows x classes) resamples, but never fewer than 100.
     """
-    return _measure(outcome, list(outcome.measures), resamples, seed)
+    resampling = Resampling(outcome.sets if outcome.groups is None else outcome.groups, resamples, seed)
+    measure = outcome.measures[name]
+    draws = measure.draws(len(outcome.truth), len(outcome.classes or [0]))
+    how: dict[str, Any] = {"share": measure.share, "draws": draws, "within": measure.within}
+    return resampling.estimate(partial(measure.of, outcome), **how)
 
 
 def confusion(outcome: Outcome) -> Int[np.ndarray, "classes classes"]:
@@ -208,51 +127,51 @@ def confusion(outcome: Outcome) -> Int[np.ndarray, "classes classes"]:
     return _confusions(outcome, np.ones((1, len(outcome.truth))))[0].round().astype(np.int64)
 
 
-def by_class(outcome: Outcome) -> list[ClassResult]:
+def by_class(outcome: Outcome) -> pd.DataFrame:
+    """How each class fared: `label`; rows that are it, `true`, and that were called it, `predicted`; `recall`,
+    `precision` and `f1`, NaN where they are not defined.
+    """
     counts = confusion(outcome)
-    rows = zip(outcome.classes or [], counts.sum(1), counts.sum(0), counts.diagonal(), strict=True)
-    return [
-        ClassResult(
-            label,
-            int(true),
-            int(predicted),
-            _number(right / true if true else np.nan),
-            _number(right / predicted if predicted else np.nan),
-            _number(2 * right / (true + predicted) if true + predicted else np.nan),
-        )
-        for label, true, predicted, right in rows
-    ]
+    true, predicted, right = counts.sum(1), counts.sum(0), counts.diagonal()
+    with np.errstate(invalid="ignore"):
+        shares = {"recall": right / true, "precision": right / predicted, "f1": 2 * right / (true + predicted)}
+    return pd.DataFrame({"label": outcome.classes, "true": true, "predicted": predicted, **shares})
 
 
-def calibration(outcome: Outcome, bins: int = CALIBRATION_BINS) -> list[Bin]:
-    """Confidence beside the fraction right, in bins of equal width from 0 to 1; empty where it is not a number."""
+def calibration(outcome: Outcome, bins: int = CALIBRATION_BINS) -> pd.DataFrame:
+    """Confidence, the largest probability, beside the share that is right, in bins of equal width from 0 to 1.
+
+    Returns:
+        A row for each bin [`low`, `high`): `count`, mean `confidence` and the share `right`, NaN where it is empty, as
+        all are where probabilities are no numbers.
+    """
     if not outcome.defined:
         outcome = outcome.rows(np.arange(0))
     edges = np.arange(bins + 1) / bins
-    weights = np.ones((1, len(outcome.truth)))
-    count, confidence, right = (s[0] for s in _bin_sums(outcome, weights, bins))
-    filled = []
-    for i, n in enumerate(count):
-        means = (_number(confidence[i] / n), _number(right[i] / n)) if n else (None, None)
-        filled.append(Bin(float(edges[i]), float(edges[i + 1]), round(float(n)), *means))
-    return filled
+    count, confidence, right = (s[0] for s in _bin_sums(outcome, np.ones((1, len(outcome.truth))), bins))
+    with np.errstate(invalid="ignore"):
+        means = {"confidence": confidence / count, "right": right / count}
+    return pd.DataFrame({"low": edges[:-1], "high": edges[1:], "count": count.round().astype(np.int64), **means})
 
 
-def by_size(outcome: Outcome, groups: int = 5, resamples: int = RESAMPLES, seed: int = 0) -> list[SizeGroup]:
-    """Accuracy, or RMSE, on sets of similar size: quantile groups of the sets; equal sizes stay together."""
+def by_size(outcome: Outcome, groups: int = 5) -> pd.DataFrame:
+    """Accuracy, RMSE or concordance on sets of similar size: quantile groups of the sets; equal sizes stay together.
+
+    Returns:
+        A row for each group: sizes from `smallest` to `largest`, numbers of `sets` and `rows`, `metric`, and the
+        interval: `value`, `low`, `high`, `units`, `how`.
+    """
     if not len(outcome.truth):
-        return []
+        return pd.DataFrame()
     _, first = np.unique(outcome.sets, return_index=True)
     edges = np.quantile(outcome.sizes[first], np.arange(1, groups) / groups, method="inverted_cdf")
     group = np.searchsorted(np.unique(edges), outcome.sizes)
     name = "accuracy" if outcome.classifies else "RMSE" if outcome.events is None else "concordance"
     scored = []
-    for g in np.unique(group):
-        part = outcome.rows(group == g)
-        (score,) = _measure(part, [name], resamples, seed)
-        sets = len(np.unique(part.sets))
-        scored.append(SizeGroup(int(part.sizes.min()), int(part.sizes.max()), sets, len(part.truth), score))
-    return scored
+    for part in (outcome.rows(group == g) for g in np.unique(group)):
+        about = {"smallest": part.sizes.min(), "largest": part.sizes.max(), "sets": len(np.unique(part.sets))}
+        scored.append({**about, "rows": len(part.truth), "metric": name, **score(part, name).as_dict()})
+    return pd.DataFrame(scored)
 
 
 # ---------------------------------------------------------------------- intervals
@@ -295,23 +214,6 @@ class Measure:
         if self.pairs:
             return max(LEAST, PAIRED // max(rows, 1) ** 2)
         return max(LEAST, RANKED // max(rows * columns, 1)) if self.ranks else None
-
-
-def _measure(outcome: Outcome, names: list[str], resamples: int, seed: int) -> list[Metric]:
-    resampling = Resampling(outcome.sets if outcome.groups is None else outcome.groups, resamples, seed)
-    size = len(outcome.truth), len(outcome.classes or [0])
-    table, measured = outcome.measures, []
-    for name in names:
-        measure = table[name]
-        formula, draws = partial(measure.of, outcome), measure.draws(*size)
-        interval = resampling.estimate(formula, share=measure.share, draws=draws, within=measure.within)
-        value, low, high = (_number(end) for end in (interval.value, interval.low, interval.high))
-        measured.append(Metric(name, value, low, high, measure.text))
-    return measured
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if np.isfinite(value) else None
 
 
 # ---------------------------------------------------------------------- formulas: classes
