@@ -24,11 +24,6 @@ Pooling = Literal["mean", "sum", "max"]
 
 
 @dataclass(frozen=True)
-class SumState(State):
-    """sums: sum of m x (B, D) and sum of m (B, 1)."""
-
-
-@dataclass(frozen=True)
 class MaxState(State):
     """peak: the maximum (B, D). sums: of m x over the elements that reach it, and of their m; the ratio is the maximum.
 
@@ -60,7 +55,7 @@ class SetPooling(SetLayer):
     def reduce(self, elements: Elements, multiplicity: Multiplicity, peak: Tensor | None = None) -> State:
         m = multiplicity.to(elements.dtype)[..., None]
         if self.pooling != "max":
-            return SumState(None, (weighted_sum(m, elements), m.sum(1)))
+            return State(None, (weighted_sum(m, elements), m.sum(1)))
         if peak is None:
             seen = torch.where(m > 0, elements, -torch.inf).detach()
             has_elements = elements.shape[1] > 0
