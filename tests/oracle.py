@@ -121,7 +121,7 @@ def gated(pool, x):
         scores = []
         for h in x:
             hidden = torch.tanh(linear(pool.tanh, h))
-            scores.append(w @ (hidden if pool.gate is None else hidden * torch.sigmoid(linear(pool.gate, h))))
+            scores.append(w @ (hidden * torch.sigmoid(linear(pool.gate, h))))
         e = [torch.exp(s - max(scores)) for s in scores]
         out.append(sum((a * h for a, h in zip(e, x, strict=True)), x.new_zeros(x.shape[1])) / (sum(e) if e else 1))
     return torch.stack(out)

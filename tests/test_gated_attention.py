@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import oracle
-from omniset import SetBatch, encoders, explain, testing
+from omniset import SetBatch, encoders, explain
 from omniset.layers import GatedAttentionPooling
 from omniset.testing import relative_error
 
@@ -27,26 +27,15 @@ def repeated(function, x, m):
     return torch.stack([function(each.repeat_interleave(copies, 0)) for each, copies in zip(x, m, strict=True)])
 
 
-@pytest.mark.parametrize("gated", [True, False])
 @pytest.mark.parametrize(("number", "width"), [(1, None), (3, 5)])
-def test_gated_attention_by_its_formula(gated, number, width):
-    layer = GatedAttentionPooling(7, number, width, gated).double()
+def test_gated_attention_by_its_formula(number, width):
+    layer = GatedAttentionPooling(7, number, width).double()
     x, m = random_sets()
     got, expected = layer(x, m), repeated(lambda copies: oracle.gated(layer, copies), x, m)
     assert relative_error(got, expected) < 1e-13
     assert not got[-1].any()
     wanted = [x, *layer.parameters()]
     assert relative_error(gradients(got, wanted), gradients(expected, wanted)) < 1e-12
-
-
-def test_an_encoder_without_the_gate():
-    gated, plain = (encoders.build("abmil", **SIZES, gated=g, attention_dim=5) for g in (True, False))
-    assert [n for n, _ in gated.named_parameters() if n not in dict(plain.named_parameters())] == [
-        "pool.gate.weight",
-        "pool.gate.bias",
-    ]
-    assert plain.pool.weight.shape == (2, 5)
-    testing.assert_shard_consistent(plain.double(), SetBatch(torch.randn(2, 13, 3, dtype=DOUBLE)))
 
 
 def test_large_scores_do_not_overflow():

@@ -96,15 +96,14 @@ def slots_of_one_set(layer, x, copies):
             a = torch.exp(scores) / torch.exp(scores).sum(0)
         if len(x):
             out[:, part] = (a @ v[:, part]) / a.sum(1, keepdim=True)
-    return layer.norm_output(q + out if layer.residual else out)
+    return layer.norm_output(q + out)
 
 
 @pytest.mark.parametrize("number", [3, 17])  # folded, and not
 @pytest.mark.parametrize("weighting", ["softmax", "sigmoid", "slots"])
-@pytest.mark.parametrize("residual", [True, False])
-def test_slots_by_their_definition(weighting, number, residual):
+def test_slots_by_their_definition(weighting, number):
     torch.manual_seed(0)
-    layer = SlotSetEncoder(12, 3, number, weighting, residual=residual).double().eval()
+    layer = SlotSetEncoder(12, 3, number, weighting).double().eval()
     for p in layer.parameters():
         p.data += 0.3 * torch.randn_like(p)
     batch = random_batch(dim=12)
@@ -338,10 +337,3 @@ def test_slots_in_a_block_are_pma_before_what_follows():
 def test_slots_in_a_block_are_learned_and_share_a_softmax(given):
     with pytest.raises(ValueError, match="slot_block=True has learned slots and a softmax over the set"):
         encoders.build("umbc", **SIZES, slot_block=True, **given)
-
-
-def test_slots_may_be_the_summary():
-    encoder = encoders.build("umbc", **SIZES, num_outputs=3, pma=False)
-    with pytest.raises(ValueError, match="num_outputs must be num_inducing=3 without PMA, got 1"):
-        encoders.build("umbc", **SIZES, pma=False)
-    assert [type(layer).__name__ for layer in encoder.decoder] == ["SetAttentionBlock"] * 2

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from omniset.kernels import blocks, folded, private, products, tiles
+from omniset.kernels import blocks, folded, private, tiles
 from omniset.layers import InducedSetAttentionBlock, MultisetAttentionBlock
 from omniset.testing import relative_error
 
@@ -71,7 +71,7 @@ def test_layers_compute_the_same_without_them(activation, all_missing, monkeypat
         return [out, *torch.autograd.grad(out.sin().sum(), wanted)]
 
     assert folded.form(layer.gather, layer.points, x, None)[0] == "gather"
-    assert not products.faster_by_onednn(torch.empty(4096, 128), torch.empty(128, 128))
+    assert not tiles.faster_by_onednn(torch.empty(4096, 128), torch.empty(128, 128))
     got = results()
     with monkeypatch.context() as patch:
         patch.setattr(folded, "form", lambda *_, **__: folded.PLAIN)

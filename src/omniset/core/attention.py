@@ -24,13 +24,15 @@ from torch import Tensor
 from omniset.core.checks import check_multiplicity
 from omniset.core.states import State, wide
 
+Query = Float[Tensor, "*#batch q d"]
+Key = Float[Tensor, "*#batch n d"]
+Value = Float[Tensor, "*#batch n d_v"]
+Multiplicity = Shaped[Tensor, "*#batch n"]
+Peak = Float[Tensor, "*#batch q 1"]
+
 
 def multiset_attention(
-    query: Float[Tensor, "*#batch q d"],
-    key: Float[Tensor, "*#batch n d"],
-    value: Float[Tensor, "*#batch n d_v"],
-    multiplicity: Shaped[Tensor, "*#batch n"] | None = None,
-    scale: float | None = None,
+    query: Query, key: Key, value: Value, multiplicity: Multiplicity | None = None, scale: float | None = None
 ) -> Float[Tensor, "*batch q d_v"]:
     """softmax(query key^T * scale + log multiplicity) value; 0 where no key is present.
 
@@ -67,13 +69,13 @@ class AttentionState(State):
     @classmethod
     def of(
         cls,
-        query: Float[Tensor, "*#batch q d"],
-        key: Float[Tensor, "*#batch n d"],
-        value: Float[Tensor, "*#batch n d_v"],
-        multiplicity: Shaped[Tensor, "*#batch n"] | None = None,
+        query: Query,
+        key: Key,
+        value: Value,
+        multiplicity: Multiplicity | None = None,
         scale: float | None = None,
         *,
-        peak: Float[Tensor, "*#batch q 1"] | None = None,
+        peak: Peak | None = None,
     ) -> AttentionState:
         """The state of these keys alone, measured against their own largest score or a given `peak`."""
         weights, peak = cls.exponentials(query, key, multiplicity, scale, peak)
@@ -81,11 +83,11 @@ class AttentionState(State):
 
     @staticmethod
     def exponentials(
-        query: Float[Tensor, "*#batch q d"],
-        key: Float[Tensor, "*#batch n d"],
-        multiplicity: Shaped[Tensor, "*#batch n"] | None = None,
+        query: Query,
+        key: Key,
+        multiplicity: Multiplicity | None = None,
         scale: float | None = None,
-        peak: Float[Tensor, "*#batch q 1"] | None = None,
+        peak: Peak | None = None,
     ) -> tuple[Float[Tensor, "*batch q n"], Float[Tensor, "*batch q 1"]]:
         """exp(s - peak) = m exp(q . k scale - peak), and the peak: the attention weights before normalisation."""
         scores = (query * (query.shape[-1] ** -0.5 if scale is None else scale)) @ key.mT
@@ -97,17 +99,12 @@ class AttentionState(State):
         return torch.exp(scores - zero_if_minus_inf(peak).to(scores.dtype)), peak
 
     @classmethod
-    def identity(cls, query: Float[Tensor, "*#batch q d"], value: Float[Tensor, "*#batch n d_v"]) -> AttentionState:
+    def identity(cls, query: Query, value: Value) -> AttentionState:
         """The state of no keys at all."""
         return cls.of(query, query[..., :0, :].expand(*value.shape[:-2], 0, -1), value[..., :0, :])
 
     def update(
-        self,
-        query: Float[Tensor, "*#batch q d"],
-        key: Float[Tensor, "*#batch n d"],
-        value: Float[Tensor, "*#batch n d_v"],
-        multiplicity: Shaped[Tensor, "*#batch n"] | None = None,
-        scale: float | None = None,
+        self, query: Query, key: Key, value: Value, multiplicity: Multiplicity | None = None, scale: float | None = None
     ) -> AttentionState:
         """The state after some more keys."""
         return self.merge(AttentionState.of(query, key, value, multiplicity, scale))

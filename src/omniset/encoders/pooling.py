@@ -80,7 +80,6 @@ class ABMIL(Encoder):
         depth: Hidden layers of the embedding, >= 0.
         num_outputs: Vectors in the summary, each with an attention of its own over the set; the paper has one.
         attention_dim: Width of the attention. None: dim.
-        gated: With the gate of the paper's Eq. 9; False: its Eq. 8.
     """
 
     outputs_elements = False
@@ -94,12 +93,11 @@ class ABMIL(Encoder):
         depth: int = 1,
         num_outputs: int = 1,
         attention_dim: int | None = None,
-        gated: bool = True,
         activation: str = "relu",
     ) -> None:
         super().__init__(input_dim, dim, num_outputs)
         self.embed = mlp(input_dim, dim, dim, depth, activation)
-        self.pool = GatedAttentionPooling(dim, num_outputs, attention_dim, gated)
+        self.pool = GatedAttentionPooling(dim, num_outputs, attention_dim)
         self.decoder = nn.Sequential()
 
 

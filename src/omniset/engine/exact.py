@@ -28,8 +28,8 @@ shards; the inputs of the layers wait in a store, or are computed again.
 This file is these lines. What surrounds them has a file each: `stages` (map, reduce and finish of a stage; class
 tokens), `shards` (where x and d(x) wait between the stages, or are computed again), `noise` (dropout and random slots,
 the same whenever they are computed), `self_attention` (full self-attention, which has no small state), `group` (sets
-spread over processes), `ragged` (batches of sets of very different sizes), `approximate` (gradients that are not
-exact). `encoding` puts them together for one encoder and one source, and shows autograd the whole as one function.
+spread over processes), `ragged` (batches of sets of very different sizes). `encoding` puts them together for one
+encoder and one source, and shows autograd the whole as one function; gradients that are not exact are there too.
 """
 
 from __future__ import annotations

@@ -32,12 +32,10 @@ from omniset.core.sets import SetBatch
 from omniset.encoders.base import Encoder
 from omniset.layers.flare import LatentRouting
 from omniset.layers.pooling import GatedAttentionPooling
-from omniset.layers.probes import Probe
+from omniset.layers.probes import Probe, Probed
 from omniset.layers.set_transformer import InducedLayer, SetAttentionBlock
 from omniset.layers.slots import SlotSetEncoder
-from omniset.layers.universal import AttentionBlock
 
-Block = AttentionBlock | SlotSetEncoder | GatedAttentionPooling | LatentRouting
 Source = SetBatch | Iterable[SetBatch]
 Per = Literal["element", "copy"]
 Baseline = Literal["zero", "equal"]
@@ -183,7 +181,7 @@ def _scaled(scores: Float[Tensor, "sets elements"], batch: Source, per: Per) -> 
     return _to_largest(scores)
 
 
-def _explained(model: Any, options: dict[str, Any]) -> tuple[nn.Module, dict[str, Block]]:
+def _explained(model: Any, options: dict[str, Any]) -> tuple[nn.Module, dict[str, Probed]]:
     model = getattr(model, "network_", model)  # of an estimator
     blocks = _set_attention(model)
     if not blocks:
@@ -194,7 +192,7 @@ def _explained(model: Any, options: dict[str, Any]) -> tuple[nn.Module, dict[str
 
 
 @contextmanager
-def _probes(model: nn.Module, blocks: dict[str, Block], equal: bool = False) -> Iterator[list[Probe]]:
+def _probes(model: nn.Module, blocks: dict[str, Probed], equal: bool = False) -> Iterator[list[Probe]]:
     """One in every block, while nothing else asks for gradients."""
     flags = {p: p.requires_grad for p in model.parameters()}
     probes = [Probe(equal) for _ in blocks]
@@ -235,7 +233,7 @@ def _of_elements(model: nn.Module, batch: Source, probe: Probe) -> Float[Tensor,
     return scores[:, max((e.num_tokens for e in model.modules() if isinstance(e, Encoder)), default=0) :]
 
 
-def _set_attention(model: nn.Module) -> dict[str, Block]:
+def _set_attention(model: nn.Module) -> dict[str, Probed]:
     """The blocks that attend to elements of the set. Not among them are those of an encoder's decoder, which attends to
     the summary, and of its `embed`, which sees one element at a time.
     """

@@ -47,6 +47,20 @@ class Folded(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, heads: int, scale: float, eps: float, points: Tensor, w: Tensor, b: Tensor, *weights: Tensor):
+        folded, kept = Folded.computed(heads, scale, eps, points, w, b, *weights)
+        ctx.save_for_backward(points, w, b, *weights, *kept)
+        ctx.how, ctx.numbers, ctx.number = (heads, scale, eps), kept[4].numel(), 3 + len(weights)
+        return folded
+
+    @staticmethod
+    def plain(*arguments: Any) -> tuple[Tensor, ...]:
+        return Folded.computed(*arguments)[0]
+
+    @staticmethod
+    def computed(
+        heads: int, scale: float, eps: float, points: Tensor, w: Tensor, b: Tensor, *weights: Tensor
+    ) -> tuple[tuple[Tensor, ...], list[Tensor]]:
+        """What is folded, and what the gradient needs."""
         y, mean, deviation = torch.native_layer_norm(points, points.shape[-1:], w, b, eps)
         *of_values, q, turned, bias = *weights[:-6], *_scored(y, Scores(*weights[-6:]), heads, scale)
         folded: tuple[Tensor, ...] = _folded(q, turned, bias, weights[-2], len(points))
@@ -56,19 +70,7 @@ class Folded(torch.autograd.Function):
             kept.append(_split(F.linear(y, value, value_bias), heads))  # (H, B P, d)
             values = torch.bmm(kept[-1], _by_columns(output, heads)) + output_bias / heads
             folded = *folded, _by_sets(values, len(points))
-        ctx.save_for_backward(points, w, b, *weights, *kept)
-        ctx.how, ctx.numbers, ctx.number = (heads, scale, eps), turned.numel(), 3 + len(weights)
-        return folded
-
-    @staticmethod
-    def plain(heads: int, scale: float, eps: float, points: Tensor, w: Tensor, b: Tensor, *weights: Tensor):
-        y = F.layer_norm(points, points.shape[-1:], w, b, eps)
-        folded = _folded(*_scored(y, Scores(*weights[-6:]), heads, scale), weights[-2], len(points))
-        if len(weights) == 6:
-            return folded
-        value, value_bias, output, output_bias = weights[:-6]
-        values = torch.bmm(_split(F.linear(y, value, value_bias), heads), _by_columns(output, heads))
-        return *folded, _by_sets(values + output_bias / heads, len(points))
+        return folded, kept
 
     @staticmethod
     @backward_in_one_thread
@@ -101,18 +103,16 @@ class Average(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, heads: int, c: Tensor, t: Tensor, value: Tensor, bias: Tensor, norm: Tensor, shift: Tensor):
-        constant = torch.addmv(bias, value, shift).to(t).view(heads, 1, -1)
-        c_heads, t_heads, rows = _by_heads(c, heads), _by_heads(t, heads), value.to(t).view(heads, -1, value.shape[1])
         ctx.save_for_backward(c, t, value, bias, norm, shift)
         ctx.heads, ctx.numbers = heads, t.numel()
-        average = torch.baddbmm(c_heads * constant, t_heads * norm, rows.mT)
-        return average.view(heads, len(t), t.shape[1] // heads, average.shape[-1]).transpose(0, 1)
+        return Average.plain(heads, c, t, value, bias, norm, shift)[0]
 
     @staticmethod
     def plain(heads: int, c: Tensor, t: Tensor, value: Tensor, bias: Tensor, norm: Tensor, shift: Tensor):
-        rows, constant = value.to(t).unflatten(0, (heads, -1)), F.linear(shift, value, bias).to(t)
-        c, t = (x.unflatten(1, (heads, -1)) for x in (c, t * norm))
-        return (torch.einsum("bhqd,hcd->bhqc", t, rows) + c * constant.unflatten(0, (heads, 1, -1)),)
+        constant = torch.addmv(bias, value, shift).to(t).view(heads, 1, -1)
+        c_heads, t_heads, rows = _by_heads(c, heads), _by_heads(t, heads), value.to(t).view(heads, -1, value.shape[1])
+        average = torch.baddbmm(c_heads * constant, t_heads * norm, rows.mT)
+        return (average.view(heads, len(t), t.shape[1] // heads, average.shape[-1]).transpose(0, 1),)
 
     @staticmethod
     @backward_in_one_thread

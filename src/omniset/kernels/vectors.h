@@ -97,48 +97,24 @@ inline void corner(long K, const T *A, long lda, const T *B, long ldb, T *C, lon
     for (int j = 0; j < N; j++) store(C + i * ldc + j * L, sum[i][j]);
 }
 
-template <class T, int M, bool ADD, bool TURNED>
-inline void strip(int width, long K, const T *A, long lda, const T *B, long ldb, T *C, long ldc) {
-  if (width == 4 && WIDTH >= 4)
-    corner<T, M, WIDTH, ADD, TURNED>(K, A, lda, B, ldb, C, ldc);
-  else if (width == 3 && WIDTH >= 3)
-    corner<T, M, 3, ADD, TURNED>(K, A, lda, B, ldb, C, ldc);
-  else if (width == 2)
-    corner<T, M, 2, ADD, TURNED>(K, A, lda, B, ldb, C, ldc);
-  else
-    corner<T, M, 1, ADD, TURNED>(K, A, lda, B, ldb, C, ldc);
+// The corner of this size, which is found from the largest one down.
+template <class T, int M, int N, bool ADD, bool TURNED>
+inline void corner_of(long rows, long vectors, long K, const T *A, long lda, const T *B, long ldb, T *C, long ldc) {
+  if constexpr (M > 1)
+    if (rows < M) return corner_of<T, M - 1, N, ADD, TURNED>(rows, vectors, K, A, lda, B, ldb, C, ldc);
+  if constexpr (N > 1)
+    if (vectors < N) return corner_of<T, M, N - 1, ADD, TURNED>(rows, vectors, K, A, lda, B, ldb, C, ldc);
+  corner<T, M, N, ADD, TURNED>(K, A, lda, B, ldb, C, ldc);
 }
 
 // N is a multiple of LANES.
 template <bool ADD, bool TURNED = false, class T>
 void product(long M, long N, long K, const T *A, long lda, const T *B, long ldb, T *C, long ldc) {
   constexpr long L = LANES<T>;
-  for (long n = 0; n < N; n += WIDTH * L) {
-    const int width = int((N - n < WIDTH * L ? N - n : WIDTH * L) / L);
-    for (long m = 0; m < M; m += HEIGHT) {
-      const T *a = A + (TURNED ? m : m * lda);
-      T *c = C + m * ldc + n;
-      switch (M - m < HEIGHT ? M - m : HEIGHT) {
-        case 1:
-          strip<T, 1, ADD, TURNED>(width, K, a, lda, B + n, ldb, c, ldc);
-          break;
-        case 2:
-          strip<T, 2, ADD, TURNED>(width, K, a, lda, B + n, ldb, c, ldc);
-          break;
-        case 3:
-          strip<T, 3, ADD, TURNED>(width, K, a, lda, B + n, ldb, c, ldc);
-          break;
-        case 4:
-          strip<T, 4, ADD, TURNED>(width, K, a, lda, B + n, ldb, c, ldc);
-          break;
-        case 5:
-          strip<T, 5, ADD, TURNED>(width, K, a, lda, B + n, ldb, c, ldc);
-          break;
-        default:
-          strip<T, HEIGHT, ADD, TURNED>(width, K, a, lda, B + n, ldb, c, ldc);
-      }
-    }
-  }
+  for (long n = 0; n < N; n += WIDTH * L)
+    for (long m = 0; m < M; m += HEIGHT)
+      corner_of<T, HEIGHT, WIDTH, ADD, TURNED>(M - m, (N - n) / L, K, A + (TURNED ? m : m * lda), lda, B + n, ldb,
+                                               C + m * ldc + n, ldc);
 }
 
 // ---------------------------------------------------------------------------------------------------- transposes

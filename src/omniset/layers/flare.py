@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import partial
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from omniset.core.attention import AttentionState
 from omniset.core.checks import check_probabilities, check_sizes
-from omniset.layers.base import SetLayer, activation_layer
-from omniset.layers.probes import Probe
+from omniset.layers.base import Elements, Multiplicity, SetLayer, activation_layer
+from omniset.layers.probes import Probed
 
 
 class ResidualMLP(nn.Module):
@@ -35,7 +35,7 @@ class ResidualMLP(nn.Module):
         return h + self.last(h) if self.residual else self.last(h)
 
 
-class LatentRouting(SetLayer):
+class LatentRouting(Probed, SetLayer):
     """FLARE's block: of each head, k latent queries attend to the elements, and elements to the latent queries.
 
     With keys K and values V of a head, both residual MLPs of LN(x), and its latent queries L (k, D / H):
@@ -67,9 +67,6 @@ class LatentRouting(SetLayer):
     True
     """
 
-    probe: Probe | None
-    """Set by omniset.explain, for the time of an explanation."""
-
     def __init__(
         self,
         dim: int,
@@ -94,23 +91,16 @@ class LatentRouting(SetLayer):
         self.norm_mixing = nn.LayerNorm(dim)
         self.norm_ffn = nn.LayerNorm(dim) if width else nn.Identity()
         self.ffn = ffn
-        self.register_module("probe", None)
         self.latents = nn.Parameter(torch.randn(num_heads, num_latents, dim // num_heads) * 0.1)
         self.key, self.value = (ResidualMLP(dim, dim, hidden_layers, activation) for _ in range(2))
 
-    @property
-    def set_attention(self) -> LatentRouting:
-        return self
-
-    def forward(
-        self, elements: Float[Tensor, "sets elements dim"], multiplicity: Shaped[Tensor, "sets elements"] | None = None
-    ) -> Float[Tensor, "sets elements dim"]:
+    def forward(self, elements: Elements, multiplicity: Multiplicity | None = None) -> Elements:
         return self.map(elements, self.finish(self.reduce(elements, multiplicity)))
 
     def reduce(
         self,
-        elements: Float[Tensor, "sets elements dim"],
-        multiplicity: Shaped[Tensor, "sets elements"] | None = None,
+        elements: Elements,
+        multiplicity: Multiplicity | None = None,
         peak: Float[Tensor, "sets heads k 1"] | None = None,
     ) -> AttentionState:
         y, m = self.norm_mixing(elements), None if multiplicity is None else multiplicity[:, None]
@@ -120,14 +110,9 @@ class LatentRouting(SetLayer):
         return AttentionState.of(self.latents, key, value, m, 1.0, peak=peak)
 
     def finish(self, state: AttentionState) -> Float[Tensor, "sets k dim"]:  # type: ignore[override]
-        average = state.finish()
-        if self.probe is not None:
-            average = self.probe(average, state.peak, state.normaliser)
-        return average.transpose(1, 2).flatten(2).to(self.latents.dtype)
+        return self.average(state).transpose(1, 2).flatten(2).to(self.latents.dtype)
 
-    def map(
-        self, elements: Float[Tensor, "sets elements dim"], context: Float[Tensor, "sets k dim"]
-    ) -> Float[Tensor, "sets elements dim"]:
+    def map(self, elements: Elements, context: Float[Tensor, "sets k dim"]) -> Elements:
         scores = self.latents @ self._heads(self.key(self.norm_mixing(elements))).mT  # (B, H, k, N)
         mixed = self._heads(context).mT @ scores.softmax(-2)  # (B, H, D / H, N)
         h = elements + self.dropout(self.output(mixed.flatten(1, 2).mT))

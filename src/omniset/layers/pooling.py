@@ -10,22 +10,17 @@ from functools import partial
 from typing import Literal
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from omniset.core.attention import AttentionState
 from omniset.core.checks import check_sizes
 from omniset.core.states import State, wide
 from omniset.kernels.sums import weighted_sum
-from omniset.layers.base import SetLayer
-from omniset.layers.probes import Probe
+from omniset.layers.base import Elements, Multiplicity, SetLayer
+from omniset.layers.probes import Probed
 
 Pooling = Literal["mean", "sum", "max"]
-
-
-@dataclass(frozen=True)
-class SumState(State):
-    """sums: sum of m x (B, D) and sum of m (B, 1)."""
 
 
 @dataclass(frozen=True)
@@ -54,20 +49,13 @@ class SetPooling(SetLayer):
             raise ValueError(f"pooling must be 'mean', 'sum' or 'max', got {pooling!r}")
         self.pooling = pooling
 
-    def forward(
-        self, elements: Float[Tensor, "sets elements dim"], multiplicity: Shaped[Tensor, "sets elements"]
-    ) -> Float[Tensor, "sets 1 dim"]:
+    def forward(self, elements: Elements, multiplicity: Multiplicity) -> Float[Tensor, "sets 1 dim"]:
         return self.finish(self.reduce(elements, multiplicity))
 
-    def reduce(
-        self,
-        elements: Float[Tensor, "sets elements dim"],
-        multiplicity: Shaped[Tensor, "sets elements"],
-        peak: Tensor | None = None,
-    ) -> State:
+    def reduce(self, elements: Elements, multiplicity: Multiplicity, peak: Tensor | None = None) -> State:
         m = multiplicity.to(elements.dtype)[..., None]
         if self.pooling != "max":
-            return SumState(None, (weighted_sum(m, elements), m.sum(1)))
+            return State(None, (weighted_sum(m, elements), m.sum(1)))
         if peak is None:
             seen = torch.where(m > 0, elements, -torch.inf).detach()
             has_elements = elements.shape[1] > 0
@@ -108,19 +96,12 @@ class FeaturewiseSortPooling(SetLayer):
         check_sizes(dim=dim, pieces=pieces)
         self.weight = nn.Parameter(torch.randn(dim, pieces + 1))
 
-    def forward(
-        self, elements: Float[Tensor, "sets elements dim"], multiplicity: Shaped[Tensor, "sets elements"] | None = None
-    ) -> Float[Tensor, "sets 1 dim"]:
+    def forward(self, elements: Elements, multiplicity: Multiplicity | None = None) -> Float[Tensor, "sets 1 dim"]:
         if multiplicity is None:
             multiplicity = elements.new_ones(elements.shape[:2])
         return self.finish(self.reduce(elements, multiplicity))
 
-    def reduce(
-        self,
-        elements: Float[Tensor, "sets elements dim"],
-        multiplicity: Shaped[Tensor, "sets elements"],
-        peak: Tensor | None = None,
-    ) -> State:
+    def reduce(self, elements: Elements, multiplicity: Multiplicity, peak: Tensor | None = None) -> State:
         """Of whole sets only: these states do not merge to that of the union."""
         m = wide(multiplicity)
         ordered, order = elements.mT.sort(-1, descending=True)  # (B, D, N)
@@ -168,19 +149,18 @@ def _sum_below(place: Tensor) -> Tensor:
     return place * (place - 1) / 2
 
 
-class GatedAttentionPooling(SetLayer):
-    """Gated attention pooling (Ilse et al., 2018, Eq. 7 to 9) over multisets, with Q attentions side by side.
+class GatedAttentionPooling(Probed, SetLayer):
+    """Gated attention pooling (Ilse et al., 2018, Eq. 7 and 9) over multisets, with Q attentions side by side.
 
         z_q = sum_k a_qk h_k,   a_q = softmax_k(w_q . (tanh(V h_k) * sigmoid(U h_k)) + log m_k)
 
-    Without the gate: softmax_k(w_q . tanh(V h_k) + log m_k). An empty set gives 0. V and U have biases, as in the code
-    of the paper, and the paper has Q = 1. The state is that of multiset attention, with one head.
+    An empty set gives 0. V and U have biases, as in the code of the paper, which has Q = 1. The state is that of
+    multiset attention, with one head.
 
     Args:
         dim: D, width of the elements.
         num_outputs: Q, >= 1.
         attention_dim: L, >= 1. None: dim.
-        gated: With the factor sigmoid(U h_k).
 
     Raises:
         ValueError: A size out of bounds.
@@ -192,46 +172,34 @@ class GatedAttentionPooling(SetLayer):
     True
     """
 
-    probe: Probe | None
-    """Set by omniset.explain, for the time of an explanation."""
-
-    def __init__(self, dim: int, num_outputs: int = 1, attention_dim: int | None = None, gated: bool = True) -> None:
+    def __init__(self, dim: int, num_outputs: int = 1, attention_dim: int | None = None) -> None:
         super().__init__()
         width = dim if attention_dim is None else attention_dim
         check_sizes(dim=dim, num_outputs=num_outputs, attention_dim=width)
-        self.register_module("probe", None)
         self.tanh = nn.Linear(dim, width)
-        self.gate = nn.Linear(dim, width) if gated else None
+        self.gate = nn.Linear(dim, width)
         self.weight = nn.Parameter(nn.init.xavier_uniform_(torch.empty(num_outputs, width)))
 
-    @property
-    def set_attention(self) -> GatedAttentionPooling:
-        return self
-
     def forward(
-        self, elements: Float[Tensor, "sets elements dim"], multiplicity: Shaped[Tensor, "sets elements"] | None = None
+        self, elements: Elements, multiplicity: Multiplicity | None = None
     ) -> Float[Tensor, "sets outputs dim"]:
         return self.finish(self.reduce(elements, multiplicity))
 
     def reduce(
         self,
-        elements: Float[Tensor, "sets elements dim"],
-        multiplicity: Shaped[Tensor, "sets elements"] | None = None,
+        elements: Elements,
+        multiplicity: Multiplicity | None = None,
         peak: Float[Tensor, "sets 1 outputs 1"] | None = None,
     ) -> AttentionState:
         m = None if multiplicity is None else multiplicity[:, None]
-        key = self.tanh(elements).tanh()
-        key = key if self.gate is None else key * self.gate(elements).sigmoid()
-        key, value = key[:, None], elements[:, None]
+        key = (self.tanh(elements).tanh() * self.gate(elements).sigmoid())[:, None]
+        value = elements[:, None]
         if self.probe is not None:
             self.probe.see(partial(self._measured, key, value, m), multiplicity)
         return AttentionState.of(self.weight, key, value, m, 1.0, peak=peak)
 
     def finish(self, state: AttentionState) -> Float[Tensor, "sets outputs dim"]:  # type: ignore[override]
-        average = state.finish()
-        if self.probe is not None:
-            average = self.probe(average, state.peak, state.normaliser)
-        return average[:, 0].to(self.weight.dtype)
+        return self.average(state)[:, 0].to(self.weight.dtype)
 
     def _measured(self, key: Tensor, value: Tensor, m: Tensor | None, peak: Tensor | None) -> tuple[Tensor, Tensor]:
         return AttentionState.exponentials(self.weight, key, m, 1.0, peak)[0], value

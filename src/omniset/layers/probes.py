@@ -18,9 +18,34 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
+from omniset.core.attention import AttentionState
 from omniset.core.states import wide
 
 Measure = Callable[[Tensor | None], tuple[Tensor, Tensor]]
+
+
+class Probed(nn.Module):
+    """A layer whose averages a probe may look at.
+
+    Attributes:
+        probe: Set by omniset.explain, for the time of an explanation.
+    """
+
+    probe: Probe | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_module("probe", None)
+
+    @property
+    def set_attention(self) -> Probed:
+        """What attends to the set."""
+        return self
+
+    def average(self, state: AttentionState) -> Tensor:
+        """What a state is finished to, with what the probe makes of it."""
+        average = state.finish()
+        return average if self.probe is None else self.probe(average, state.peak, state.normaliser)
 
 
 class Probe(nn.Module):

@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from omniset.core.attention import AttentionState
 from omniset.core.checks import check_sizes
-from omniset.layers.base import SetLayer, feed_forward
+from omniset.layers.base import Elements, Multiplicity, SetLayer, feed_forward
 from omniset.layers.universal import AUTHORS_DROPOUT, AttentionBlock, Norm, Scale, Tabulated, attention_block
 
 PointsInit = Literal["xavier", "normal"]
@@ -52,12 +52,10 @@ class SetAttentionBlock(SetLayer):
     def sized(self) -> bool:
         return self.block.sized
 
-    def forward(
-        self, elements: Float[Tensor, "sets elements dim"], multiplicity: Shaped[Tensor, "sets elements"] | None = None
-    ) -> Float[Tensor, "sets elements dim"]:
+    def forward(self, elements: Elements, multiplicity: Multiplicity | None = None) -> Elements:
         return self.block(elements, elements, multiplicity)
 
-    def map(self, elements: Float[Tensor, "sets elements dim"], context: Any) -> Float[Tensor, "sets elements dim"]:
+    def map(self, elements: Elements, context: Any) -> Elements:
         return context.apply(self.block, elements)
 
     @property
@@ -81,8 +79,8 @@ class InducedLayer(SetLayer):
 
     def reduce(
         self,
-        elements: Float[Tensor, "sets elements dim"],
-        multiplicity: Shaped[Tensor, "sets elements"] | None = None,
+        elements: Elements,
+        multiplicity: Multiplicity | None = None,
         peak: Tensor | None = None,
         size: Float[Tensor, " sets"] | None = None,
     ) -> AttentionState:
@@ -136,14 +134,10 @@ class InducedSetAttentionBlock(InducedLayer):
         self.gather = attention_block(dim, num_heads, ffn_dim, norm, scale=scale, **options)
         self.spread = attention_block(dim, num_heads, ffn_dim, norm, **options)
 
-    def forward(
-        self, elements: Float[Tensor, "sets elements dim"], multiplicity: Shaped[Tensor, "sets elements"] | None = None
-    ) -> Float[Tensor, "sets elements dim"]:
+    def forward(self, elements: Elements, multiplicity: Multiplicity | None = None) -> Elements:
         return self.map(elements, self.gather(self.points, elements, multiplicity))
 
-    def map(
-        self, elements: Float[Tensor, "sets elements dim"], context: Float[Tensor, "sets k dim"]
-    ) -> Float[Tensor, "sets elements dim"]:
+    def map(self, elements: Elements, context: Float[Tensor, "sets k dim"]) -> Elements:
         return self.spread(elements, context)
 
 
@@ -186,7 +180,5 @@ class PoolingByMultiheadAttention(InducedLayer):
     def prepare(self, elements: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch dim"]:
         return elements if self.element_ffn is None else self.element_ffn(elements)
 
-    def forward(
-        self, elements: Float[Tensor, "sets elements dim"], multiplicity: Shaped[Tensor, "sets elements"] | None = None
-    ) -> Float[Tensor, "sets seeds dim"]:
+    def forward(self, elements: Elements, multiplicity: Multiplicity | None = None) -> Float[Tensor, "sets seeds dim"]:
         return self.gather(self.points, self.prepare(elements), multiplicity)

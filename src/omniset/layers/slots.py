@@ -9,23 +9,23 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Shaped
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from omniset.core.attention import AttentionState, zero_if_minus_inf
 from omniset.core.checks import check_sizes
 from omniset.core.states import State
-from omniset.layers.base import SetLayer
-from omniset.layers.probes import Probe
+from omniset.layers.base import Elements, Multiplicity, SetLayer
+from omniset.layers.probes import Probed
 
 Weighting = Literal["softmax", "sigmoid", "slots"]
 
 
-class SlotSetEncoder(SetLayer):
+class SlotSetEncoder(Probed, SetLayer):
     """SSE: K slots attend to the set; their sums over elements are divided by the summed weights.
 
         q = W_q LN(S);  a = weighting(q (W_k x)^T / sqrt(dim / num_heads));  y = sum m a W_v x / sum m a
-        out = LN(q + y), or without q, or without LN
+        out = LN(q + y)
 
     The weighting is exp ("softmax": over the set, as Willette et al., "Scalable Set Encoding with Universal Mini-Batch
     Consistency and Unbiased Full Set Gradient Approximation", 2023, take it; measured against the largest score, where
@@ -39,16 +39,12 @@ class SlotSetEncoder(SetLayer):
         num_slots: K, >= 1.
         weighting: softmax, sigmoid or slots.
         random: Random slots.
-        residual: Add q.
-        norm: LN of the result.
 
     Raises:
         ValueError: A size or weighting out of bounds.
     """
 
     rho: nn.Parameter | None
-    probe: Probe | None
-    """Set by omniset.explain, for the time of an explanation."""
 
     def __init__(
         self,
@@ -57,8 +53,6 @@ class SlotSetEncoder(SetLayer):
         num_slots: int,
         weighting: Weighting = "sigmoid",
         random: bool = True,
-        residual: bool = True,
-        norm: bool = True,
     ) -> None:
         super().__init__()
         check_sizes(dim=dim, num_heads=num_heads, num_slots=num_slots)
@@ -66,24 +60,19 @@ class SlotSetEncoder(SetLayer):
             raise ValueError(f"dim must be divisible by num_heads, got dim={dim} and num_heads={num_heads}")
         if weighting not in ("softmax", "sigmoid", "slots"):
             raise ValueError(f"weighting must be 'softmax', 'sigmoid' or 'slots', got {weighting!r}")
-        self.num_heads, self.weighting, self.residual = num_heads, weighting, residual
+        self.num_heads, self.weighting = num_heads, weighting
         self.scale = (dim // num_heads) ** -0.5
         slots = torch.empty(1, num_slots, dim)
         self.slots = nn.Parameter(slots.uniform_(-0.2, 0.2) if random else nn.init.xavier_uniform_(slots))
         self.register_parameter("rho", nn.Parameter(torch.empty_like(slots).uniform_(-5, -4)) if random else None)
         self.query, self.key, self.value = (nn.Linear(dim, dim) for _ in range(3))
         self.norm_slots = nn.LayerNorm(dim)
-        self.norm_output = nn.LayerNorm(dim) if norm else nn.Identity()
+        self.norm_output = nn.LayerNorm(dim)
         self._drawn: Tensor | None = None
-        self.register_module("probe", None)
 
     def draw(self) -> Tensor | None:
         """A new eps; None where slots are not random, or not in training."""
         return torch.randn_like(self.slots) if self.rho is not None and self.training else None
-
-    @property
-    def set_attention(self) -> SlotSetEncoder:
-        return self
 
     @contextmanager
     def holding(self, drawn: Tensor | None) -> Iterator[None]:
@@ -94,16 +83,14 @@ class SlotSetEncoder(SetLayer):
         finally:
             self._drawn = None
 
-    def forward(
-        self, elements: Float[Tensor, "sets elements dim"], multiplicity: Shaped[Tensor, "sets elements"] | None = None
-    ) -> Float[Tensor, "sets slots dim"]:
+    def forward(self, elements: Elements, multiplicity: Multiplicity | None = None) -> Float[Tensor, "sets slots dim"]:
         with self.holding(self.draw()):
             return self.finish(self.reduce(elements, multiplicity))
 
     def reduce(
         self,
-        elements: Float[Tensor, "sets elements dim"],
-        multiplicity: Shaped[Tensor, "sets elements"] | None = None,
+        elements: Elements,
+        multiplicity: Multiplicity | None = None,
         peak: Float[Tensor, "sets heads slots 1"] | None = None,
     ) -> State:
         by_head = (self.num_heads, -1)
@@ -136,9 +123,9 @@ class SlotSetEncoder(SetLayer):
         if self.probe is not None:
             average = self.probe(average, state.peak, weight)
         average = average.to(q.dtype).transpose(1, 2).flatten(2)
-        return self.norm_output(q + average if self.residual else average)
+        return self.norm_output(q + average)
 
-    def _plain(self, elements: Float[Tensor, "sets elements dim"]) -> tuple[Tensor, Tensor]:
+    def _plain(self, elements: Elements) -> tuple[Tensor, Tensor]:
         """Scores (sets, heads, slots, elements) and values (sets, heads, elements, d)."""
         parts = self._queries(self._slots()), self.key(elements), self.value(elements)
         q, k, v = (x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for x in parts)

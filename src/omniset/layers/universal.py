@@ -9,7 +9,7 @@ from functools import partial
 from typing import Literal, NamedTuple
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from omniset.core.attention import AttentionState
@@ -17,13 +17,15 @@ from omniset.core.checks import check_probabilities, check_sizes
 from omniset.core.states import wide
 from omniset.kernels import folded, whole
 from omniset.kernels.fused import fused_attention
-from omniset.layers.base import feed_forward
-from omniset.layers.probes import Probe
+from omniset.layers.base import Elements, Multiplicity, feed_forward
+from omniset.layers.probes import Probed
 
 Variant = Literal["universal", "author", "lee", "lee-pre"]
 Norm = Literal["pre", "post", "none"]
 Start = Literal["xavier", "linear"]
 Scale = Literal["width", "size"]
+Queries = Float[Tensor, "#sets queries dim"]
+Answers = Float[Tensor, "sets queries dim"]
 
 AUTHORS_DROPOUT = 0.1
 
@@ -40,7 +42,7 @@ class Tabulated(NamedTuple):
     columns: Float[Tensor, "rows columns"]
 
 
-class AttentionBlock(nn.Module):
+class AttentionBlock(Probed):
     """Queries attend to elements. `reduce` sums the elements up for each query, `finish` is the rest of the block.
 
     A variant says what is projected and how (`project`), and what becomes of the heads' averages (`combine`).
@@ -49,8 +51,6 @@ class AttentionBlock(nn.Module):
     scale: float
     size_scale: nn.Parameter | None
     """(2, heads): b and s of each head, where scores are scaled by the size of the set."""
-    probe: Probe | None
-    """Set by omniset.explain, for the time of an explanation."""
 
     def __init__(self, dim: int, num_heads: int, init: Start = "xavier") -> None:
         super().__init__()
@@ -62,19 +62,13 @@ class AttentionBlock(nn.Module):
         self.num_heads = num_heads
         self.query, self.key, self.value = (self._projection(dim, init) for _ in range(3))
         self.register_parameter("size_scale", None)
-        self.register_module("probe", None)
 
     @property
     def sized(self) -> bool:
         """Whether scores are scaled by the size of the set."""
         return self.size_scale is not None
 
-    def forward(
-        self,
-        queries: Float[Tensor, "#sets queries dim"],
-        elements: Float[Tensor, "sets elements dim"],
-        multiplicity: Shaped[Tensor, "sets elements"] | None = None,
-    ) -> Float[Tensor, "sets queries dim"]:
+    def forward(self, queries: Queries, elements: Elements, multiplicity: Multiplicity | None = None) -> Answers:
         learned = multiplicity is not None and multiplicity.requires_grad  # log has no gradient at 0
         at_once = not learned and self.probe is None and self.size_scale is None and whole.takes(queries, elements)
         form, parts = folded.form(self, queries, elements, multiplicity, others=at_once)
@@ -92,9 +86,9 @@ class AttentionBlock(nn.Module):
 
     def reduce(
         self,
-        queries: Float[Tensor, "#sets queries dim"],
-        elements: Float[Tensor, "sets elements dim"],
-        multiplicity: Shaped[Tensor, "sets elements"] | None = None,
+        queries: Queries,
+        elements: Elements,
+        multiplicity: Multiplicity | None = None,
         peak: Float[Tensor, "sets heads queries 1"] | None = None,
         size: Float[Tensor, " sets"] | None = None,
     ) -> AttentionState:
@@ -122,21 +116,11 @@ class AttentionBlock(nn.Module):
         q, k, v = self._heads(queries, elements, size)
         return AttentionState.of(q, k, v, m, self.scale, peak=peak)
 
-    def finish(
-        self, queries: Float[Tensor, "#sets queries dim"], state: AttentionState
-    ) -> Float[Tensor, "sets queries dim"]:
-        average = state.finish()
-        if self.probe is not None:
-            average = self.probe(average, state.peak, state.normaliser)
-        return self._combine(queries, average)
+    def finish(self, queries: Queries, state: AttentionState) -> Answers:
+        return self._combine(queries, self.average(state))
 
     def _measured(
-        self,
-        queries: Tensor,
-        elements: Tensor,
-        multiplicity: Tensor | None,
-        size: Tensor | None,
-        peak: Tensor | None,
+        self, queries: Tensor, elements: Tensor, multiplicity: Tensor | None, size: Tensor | None, peak: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         q, k, v = self._heads(queries, elements, size)
         m = None if multiplicity is None else multiplicity[:, None]
@@ -161,11 +145,8 @@ class AttentionBlock(nn.Module):
         return Tabulated(peak, sums[0].permute(2, 0, 1, 3).flatten(1))
 
     def attend_tabulated(
-        self,
-        queries: Float[Tensor, "queries dim"],
-        tabulated: Tabulated,
-        multiplicity: Float[Tensor, "sets rows"],
-    ) -> Float[Tensor, "sets queries dim"]:
+        self, queries: Float[Tensor, "queries dim"], tabulated: Tabulated, multiplicity: Float[Tensor, "sets rows"]
+    ) -> Answers:
         """The block's output for sets that hold row r of the table multiplicity[b, r] times.
 
         Equal to `forward(queries, elements, multiplicity)` to rounding, as long as no set has only rows whose score
@@ -179,15 +160,11 @@ class AttentionBlock(nn.Module):
         """What `omniset.kernels.folded` folds of the block as it is now; None if only the plain form computes it."""
         return None
 
-    def project(
-        self, queries: Float[Tensor, "#sets queries dim"], elements: Float[Tensor, "sets elements dim"]
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, queries: Queries, elements: Elements) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, heads side by side."""
         raise NotImplementedError
 
-    def combine(
-        self, queries: Float[Tensor, "#sets queries dim"], average: Float[Tensor, "sets queries dim"]
-    ) -> Float[Tensor, "sets queries dim"]:
+    def combine(self, queries: Queries, average: Answers) -> Answers:
         """The block's output from its queries and the heads' averages of the values, side by side."""
         raise NotImplementedError
 
@@ -302,15 +279,11 @@ class MultisetAttentionBlock(AttentionBlock):
             parts = self._parts = folded.Parts(self, written_for=MultisetAttentionBlock)
         return parts if parts.fold and not (self.training and any(part.p for part in parts.dropouts)) else None
 
-    def project(
-        self, queries: Float[Tensor, "#sets queries dim"], elements: Float[Tensor, "sets elements dim"]
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, queries: Queries, elements: Elements) -> tuple[Tensor, Tensor, Tensor]:
         y = (self.norm_queries if self.one_norm else self.norm_elements)(elements)
         return self.query(self.norm_queries(queries)), self.key(y), self.value(y)
 
-    def combine(
-        self, queries: Float[Tensor, "#sets queries dim"], average: Float[Tensor, "sets queries dim"]
-    ) -> Float[Tensor, "sets queries dim"]:
+    def combine(self, queries: Queries, average: Answers) -> Answers:
         h = self.norm_attention(queries + self.dropout(self.output(average)))
         if self.ffn is None:
             return h
@@ -339,15 +312,11 @@ class LeeAttentionBlock(AttentionBlock):
             nn.LayerNorm(dim) if norm == "pre" else nn.Identity() for _ in range(3)
         )
 
-    def project(
-        self, queries: Float[Tensor, "#sets queries dim"], elements: Float[Tensor, "sets elements dim"]
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, queries: Queries, elements: Elements) -> tuple[Tensor, Tensor, Tensor]:
         y = self.norm_elements(elements)
         return self.query(self.norm_queries(queries)), self.key(y), self.value(y)
 
-    def combine(
-        self, queries: Float[Tensor, "#sets queries dim"], average: Float[Tensor, "sets queries dim"]
-    ) -> Float[Tensor, "sets queries dim"]:
+    def combine(self, queries: Queries, average: Answers) -> Answers:
         o = self.norm_attention(self.query(self.norm_queries(queries)) + average)
         return self.norm_output(o + self.rff(self.norm_rff(o)).relu())
 

@@ -58,14 +58,10 @@ def check_hdf5(path: str | Path, whole: bool = False) -> None:
             leads nowhere, in a circle or to another file; a dataset that claims far more than the file holds; more that
             would have to be unpacked at once than `omniset.core.bounded.most_of`.
     """
-    place = os.path.abspath(path)
-    try:
-        status = os.stat(place)
-    except OSError:
+    if (key := _key(path, whole)) is None:
         return  # the reader says so
-    key = place, status.st_size, status.st_mtime_ns, whole
     if key not in _verdicts:
-        _verdicts[key] = _answer("hdf5", place, SECONDS + status.st_size / RATE, whole=whole)
+        _verdicts[key] = _answer("hdf5", key[0], SECONDS + key[1] / RATE, whole=whole)
     if verdict := _verdicts[key]:
         raise ValueError(f"{path}: {verdict}")
 
@@ -76,21 +72,24 @@ def check_all(paths: Sequence[str | Path]) -> None:
     Raises:
         ValueError: As it does, of the first that is wrong.
     """
-    keys = {}
-    for path in paths:
-        with suppress(OSError):
-            place = os.path.abspath(path)
-            status = os.stat(place)
-            if (key := (place, status.st_size, status.st_mtime_ns, False)) not in _verdicts:
-                keys[path] = key
-    unknown = list(keys)
+    unknown = [key for path in paths if (key := _key(path)) is not None and key not in _verdicts]
     for start in range(0, len(unknown), TOGETHER):
         some = unknown[start : start + TOGETHER]
-        seconds = SECONDS + sum(keys[path][1] for path in some) / RATE
-        if _answer("hdf5", keys[some[0]][0], seconds, others=[keys[path][0] for path in some[1:]]) == []:
-            _verdicts.update({keys[path]: None for path in some})
+        (first, *others), sizes = [key[0] for key in some], [key[1] for key in some]
+        if _answer("hdf5", first, SECONDS + sum(sizes) / RATE, others=others) == []:
+            _verdicts.update(dict.fromkeys(some))
     for path in paths:  # one by one those of which one is wrong
         check_hdf5(path)
+
+
+def _key(path: str | Path, whole: bool = False) -> tuple[str, int, int, bool] | None:
+    """A file as it is now: its place, size and time; None where it is not there."""
+    place = os.path.abspath(path)
+    try:
+        status = os.stat(place)
+    except OSError:
+        return None
+    return place, status.st_size, status.st_mtime_ns, whole
 
 
 def read_mat(path: str | Path) -> dict[str, Any]:

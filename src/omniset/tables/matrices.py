@@ -415,7 +415,7 @@ def _open_store(name: str, root: Any, layer: str | None, path: Path, close: Call
 
 def _open_obsm(name: str, root: Any, layer: str, path: Path, close: Callable[[], None]) -> Source:
     key = layer.removeprefix("obsm/")
-    there = representations(name, root)
+    there = sorted(_keys(_part(name, root, "obsm"))) if "obsm" in root else []
     if key not in there:
         raise ValueError(f"{name} has no {key!r} in obsm, it has {listed(there) or 'nothing'}")
     with with_our_words(name, "obs cannot be read: the file is damaged, or of a newer anndata than this one"):
@@ -424,11 +424,6 @@ def _open_obsm(name: str, root: Any, layer: str, path: Path, close: Callable[[],
         matrix = _matrix(name, root[layer])
     var = pd.DataFrame(index=[f"{key}_{number + 1}" for number in range(matrix.shape[1])])
     return Source(name, obs, var, matrix, layer=layer, origin=path, close=close)
-
-
-def representations(name: str, root: Any) -> list[str]:
-    """What there is in obsm."""
-    return sorted(_keys(_part(name, root, "obsm"))) if "obsm" in root else []
 
 
 def _open_old(path: Path, layer: str | None) -> Source:

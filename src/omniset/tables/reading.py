@@ -78,17 +78,16 @@ def open_sets(
     path = Path(path)
     if not path.is_dir():
         require_file(path)
-    kind, names = (
-        "counts" if vectors is not None else _kind_of(path),
-        features if encoding is None else encoding.features,
-    )
-    given = {"set_column": set_column != "set", "features": features is not None, "ignore": bool(ignore)}
-    given |= {"missing": missing != "error", "use_rep": use_rep is not None, "cofactor": cofactor is not None}
-    given["compensate"] = compensate is not None
+    kind, fitted = "counts" if vectors is not None else _kind_of(path), encoding is not None
+    names = features if encoding is None else encoding.features
+    given = {
+        **{"set_column": set_column != "set", "features": features is not None, "ignore": bool(ignore)},
+        **{"missing": missing != "error", "use_rep": use_rep is not None},
+        **{"cofactor": cofactor is not None, "compensate": compensate is not None},
+    }
     for name, said in given.items():
-        if said and encoding is None and name not in TAKES[kind]:
+        if said and not fitted and name not in TAKES[kind]:
             raise ValueError(f"{path}: --{name} is for files of another kind")
-    fitted = encoding is not None
     if kind == "cells":
         from omniset.tables.cells import open_cells  # here, and below: who reads a table waits for no SciPy
 

@@ -18,14 +18,10 @@ from omniset.tables.files import Origin
 
 
 class FileRows(ABC):
-    """Rows of numbers; a slice of them is a tensor of float32.
+    """Rows of `width` numbers; a slice of them is a tensor of float32."""
 
-    Args:
-        width: Numbers in a row. None: the rows are single numbers.
-    """
-
-    def __init__(self, rows: int, width: int | None) -> None:
-        self.shape: tuple[int, ...] = (rows,) if width is None else (rows, width)
+    def __init__(self, rows: int, width: int) -> None:
+        self.shape: tuple[int, ...] = (rows, width)
 
     def __len__(self) -> int:
         return self.shape[0]
