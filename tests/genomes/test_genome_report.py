@@ -12,8 +12,8 @@ from genome_oracle import SMALL, without_limit
 from omniset.genomes import Completion, GenomeCompleter, GenomeTable, report
 from omniset.genomes import completion as cohort
 from omniset.genomes.calibration import BINS
-from omniset.genomes.data import RANKS
 from omniset.genomes.evaluate import SCORES, Evaluation
+from omniset.genomes.metadata import RANKS
 from omniset.genomes.simulate import simulate
 from omniset.report import Note, Plot, Table, render, write
 from omniset.report.blocks import value_of

@@ -29,12 +29,13 @@ from omniset.genomes.completion import (
     judged,
     without_foreign,
 )
-from omniset.genomes.data import RANKS, Genome, GenomeFile, GenomeTable, Table, as_table, watched
+from omniset.genomes.data import GenomeFile, GenomeTable, Table, as_table, watched
 from omniset.genomes.formats import normalise, unlike
-from omniset.genomes.metadata import WHOLE, Quality, check_quality, completeness_of, lineages
+from omniset.genomes.metadata import RANKS, WHOLE, Quality, check_quality, completeness_of, lineages
 from omniset.genomes.model import EvidenceModel, Mixture
 from omniset.genomes.noise import Observed
 from omniset.genomes.options import CompleterOptions
+from omniset.genomes.readers import Genome
 from omniset.genomes.references import known, lacking
 from omniset.genomes.training import TRAINING, Clades, Genomes, Suite, carriers, split
 from omniset.report.blocks import many

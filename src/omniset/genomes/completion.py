@@ -15,16 +15,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from omniset.genomes.calibration import Level, Rule, size_interval
-from omniset.genomes.data import Genome
+from omniset.genomes.calibration import Level, PerFamily, Present, Rule, size_interval
 from omniset.genomes.metadata import Quality
 from omniset.genomes.model import EvidenceModel
 from omniset.genomes.noise import NoiseModel, Observed
+from omniset.genomes.readers import Genome
 from omniset.genomes.references import SURE
 from omniset.genomes.training import COMPLETENESS, CONTAMINATION
 
-PerFamily = Float[np.ndarray, " families"]
-Present = Bool[np.ndarray, " families"]
 NEAREST = 15  # references that are listed
 AT_ONCE = 64  # genomes without one of their families that are completed together
 MEANING = {

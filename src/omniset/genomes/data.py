@@ -35,24 +35,11 @@ from omniset.genomes.formats import (
     summary_of_kinds,
     twice,
 )
-from omniset.genomes.metadata import RANKS, as_numbers, read_qualities, read_taxonomy
+from omniset.genomes.metadata import as_numbers
 from omniset.genomes.readers import MOST, READERS, Genome, Notes
 from omniset.runs.progress import Progress
 from omniset.tables.files import OPENERS, TextFile
 from omniset.tables.sheets import Sheet, key, look
-
-__all__ = [
-    "FORMATS",
-    "RANKS",
-    "Genome",
-    "GenomeFile",
-    "GenomeTable",
-    "kind_of_identifier",
-    "normalise",
-    "read_qualities",
-    "read_table",
-    "read_taxonomy",
-]
 
 WIDE = ("genomes-by-families", "families-by-genomes")
 READABLE = (".tsv", ".csv", ".txt", ".tab", ".annotations", ".rtab", ".parquet", ".ko", ".out", ".tblout", ".tbl")
