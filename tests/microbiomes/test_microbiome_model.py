@@ -191,8 +191,7 @@ def test_naive_bayes_is_the_formula(counted, monkeypatch):
 
 def test_candidates_are_the_best_of_all_taxa(monkeypatch):
     """However many taxa are looked at a time."""
-    for module in ("model", "candidates"):
-        monkeypatch.setattr(f"omniset.microbiomes.{module}.CANDIDATES", 3)
+    monkeypatch.setattr("omniset.microbiomes.model.CANDIDATES", 3)
     texts, sequence, taxon = of_taxa(taxa=11, each=2)
     torch.manual_seed(0)
     alone = SequenceNetwork((3,), 4, 11)
