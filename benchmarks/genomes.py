@@ -159,7 +159,7 @@ class Split:
         named = {"seed": self.seed, "genome": self.names, "clade": self.clades, "complete": self.complete}
         frames = []
         for method, level in methods.items():
-            frame = of_genomes(noisy, suite.noise.prevalence.numpy(), level, PRECISION)
+            frame = of_genomes(noisy, level, PRECISION)
             frames.append(frame.assign(**named, condition=condition.name, method=method, worse=np.nan))
         return pd.concat(frames, ignore_index=True)
 
@@ -301,7 +301,7 @@ def together(table: Path, metadata: Path, seed: int) -> dict[str, Any]:
                 about |= {"condition": condition.name, "method": method}
                 # Thresholds and widths of intervals are those of our model.
                 level = one.level(condition) if "omniset" in method else None
-                scores = of_genomes(noisy, suite.noise.prevalence.numpy(), level, PRECISION)
+                scores = of_genomes(noisy, level, PRECISION)
                 frames.append(scores.assign(**about, worse=np.nan))
     ours = TOGETHER[OURS]
     others = [name for name in (*WITH_OTHERS, *TOGETHER.values()) if name != ours]
@@ -448,7 +448,7 @@ def _scores_of(genomes: Any, noisy: list[Any], predict: Any) -> pd.DataFrame:
         odds = np.concatenate([predict(observed).numpy() for _, observed, _ in noisy])
     seen = np.concatenate([observed.present.numpy() for _, observed, _ in noisy])
     truth = genomes.counts[rows].toarray() > 0
-    return of_genomes(Noisy(rows, truth, seen, odds, np.full(len(rows), np.nan)), genomes.prevalence, None, PRECISION)
+    return of_genomes(Noisy(rows, truth, seen, odds, np.full(len(rows), np.nan)), None, PRECISION)
 
 
 def trained_long(table: Path, metadata: Path, seed: int) -> dict[str, Any]:
@@ -489,7 +489,7 @@ def trained_long(table: Path, metadata: Path, seed: int) -> dict[str, Any]:
         methods = {name: suite[name] for name in OF_SEED}
         found = apply_all(methods, known, test, condition.of_data, condition.stated, seed)
         for method, noisy in found.items():
-            scores = of_genomes(noisy, suite.noise.prevalence.numpy(), None, PRECISION)
+            scores = of_genomes(noisy, None, PRECISION)
             about = {"seed": seed, "genome": names, "clade": of_clade, "condition": condition.name, "method": method}
             frames.append(scores.assign(**about, worse=np.nan))
     compared = Comparison(

@@ -20,8 +20,8 @@ from benchmarks.memory import measure
 from benchmarks.results import ROOT, record
 from omniset.microbiomes import TaxonClassifier, read_taxonomy
 from omniset.microbiomes.assignments import Calls
-from omniset.microbiomes.candidates import candidates_of
 from omniset.microbiomes.evaluate import BASELINES, evaluate
+from omniset.microbiomes.model import candidates_of
 from omniset.microbiomes.samples import pooled
 from omniset.microbiomes.sequences import readable
 from omniset.microbiomes.simulate import mutated
@@ -51,7 +51,7 @@ def main(seed: int = 0) -> None:
 
 def evaluated(contax: Path, seed: int) -> dict[str, Any]:
     classifier = TaxonClassifier(region=REGION, seed=FIRST + seed, progress=False)
-    references = classifier.prepare(contax / "sequences.fasta.xz", read_taxonomy(contax / "taxonomy.tsv.gz"))
+    references, _ = classifier.prepare(contax / "sequences.fasta.xz", read_taxonomy(contax / "taxonomy.tsv.gz"))
     kept: dict[str, Any] = {"seeds": SEEDS, "folder": RUNS / "contax", "resume": True, "say": print}
     evaluation = evaluate(classifier, references, baselines=BASELINES | programs.installed(), **kept)
     evaluation.comparison.write_rows(RUNS / "contax" / "scores.csv.gz")

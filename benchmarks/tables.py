@@ -861,8 +861,7 @@ def _reads_of(condition: str) -> int:
 def microbiomes(found: dict[str, Any]) -> list[str]:
     """Methods by accuracy in known communities, and what is asked of ours."""
     from benchmarks.programs import PROGRAMS
-    from omniset.microbiomes.evaluate import BASELINES
-    from omniset.microbiomes.splits import KNOWN, NEW, UNKNOWN
+    from omniset.microbiomes.evaluate import BASELINES, KNOWN, NEW, UNKNOWN
 
     tables, rank = _microbiome_scores(found), found["ranks"][0]
     known_name, new_name, unknown_name = (
@@ -912,7 +911,7 @@ def microbiomes(found: dict[str, Any]) -> list[str]:
 
 
 def microbiome_sizes(found: dict[str, Any]) -> list[str]:
-    from omniset.microbiomes.splits import KNOWN
+    from omniset.microbiomes.evaluate import KNOWN
 
     rank = found["ranks"][0]
     tables = {name: table for name, table in _microbiome_scores(found).items() if name.startswith(KNOWN)}

@@ -20,8 +20,7 @@ from torch import Tensor
 
 from omniset.core.sets import SetBatch
 from omniset.microbiomes import read_taxonomy
-from omniset.microbiomes.communities import NOISE, Members, de_novo, draw, replicate
-from omniset.microbiomes.references import choose, held_out
+from omniset.microbiomes.references import NOISE, Members, choose, de_novo, draw, held_out, replicate
 from omniset.tables.dna import kmers_of, read_fasta
 from paper import figures
 from paper.recipes import Column, Training

@@ -227,7 +227,7 @@ def test_notebook_of_cells_runs(tmp_path, monkeypatch):
 
 
 def test_formats_are_those_on_the_genomes_page():
-    from omniset.genomes.data import FORMATS
+    from omniset.genomes.formats import FORMATS
 
     text = (DOCS / "genomes.md").read_text(encoding="utf-8")
     table = text[text.index("| `--format` |") :]

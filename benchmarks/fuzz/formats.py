@@ -145,7 +145,7 @@ def _genomes(path: Path) -> None:
 
 
 def _qualities(path: Path) -> None:
-    from omniset.genomes.data import read_qualities
+    from omniset.genomes.metadata import read_qualities
 
     found = read_qualities(path)
     must(found.index.is_unique and "" not in found.index, "names of genomes are not distinct")
@@ -154,7 +154,7 @@ def _qualities(path: Path) -> None:
 
 
 def _lineages(path: Path) -> None:
-    from omniset.genomes.data import read_taxonomy
+    from omniset.genomes.metadata import read_taxonomy
 
     found = read_taxonomy(path)
     must(found.index.is_unique and "" not in found.index, "names of genomes are not distinct")

@@ -8,12 +8,20 @@ from cell_files import SMALL, cells
 from scipy.stats import rankdata
 from sklearn.metrics import f1_score, roc_auc_score
 
-from omniset.cells import CellAnnotator, CellEmbedder, novelty, read_cells
+from omniset.cells import CellAnnotator, CellEmbedder, read_cells
 from omniset.cells import annotator as module
 from omniset.cells.baselines import symphony
-from omniset.cells.classifiers import METHODS, NEAR, Classifiers, evenly
+from omniset.cells.classifiers import (
+    METHODS,
+    NEAR,
+    SHRINKAGE,
+    Classifiers,
+    Novelty,
+    evenly,
+    type_left_out,
+    types_left_out,
+)
 from omniset.cells.evaluate_annotation import evaluate_annotation, macro_f1, unknown_auroc
-from omniset.cells.novelty import SHRINKAGE, Novelty, type_left_out, types_left_out
 from omniset.trials.intervals import Draws
 
 
@@ -297,7 +305,7 @@ def test_a_type_left_out_is_unknown_as_far_as_it_is_from_all_others():
 def test_types_are_left_out_where_most_of_their_cells_were_kept_back(monkeypatch):
     numbers = np.array([[0, 9], [10, 3], [40, 41], [0, 200]])
     assert types_left_out(numbers) == [(1, 0), (2, 1), (3, 1)]
-    monkeypatch.setattr(novelty, "TYPES", 2)
+    monkeypatch.setattr("omniset.cells.classifiers.TYPES", 2)
     assert types_left_out(numbers) == [(2, 1), (3, 1)]
 
 

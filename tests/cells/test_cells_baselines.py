@@ -12,7 +12,12 @@ import scipy.sparse as sp
 import torch
 
 from omniset.cells import baselines
-from omniset.cells.baselines import PrincipalComponents, embed, log_normalised, variable_genes
+from omniset.cells.baselines import BASELINES, PrincipalComponents, variable_genes
+from omniset.cells.variable_genes import log_normalised
+
+
+def embed(name, counts, batches, seed=0):
+    return BASELINES[name](counts, batches, seed)
 
 
 def counts_of(cells=61, genes=83, seed=0):

@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+from functools import partial
 
 import anndata
 import numpy as np
@@ -105,14 +106,18 @@ def cheap(monkeypatch):
     monkeypatch.setattr(module, "integration", scored)
 
 
-def moved(name, counts, batches, seed=0, real=baselines.embed):
+def moved(name, counts, batches, seed=0, real=baselines.BASELINES["pca"]):
     """Harmony, or whatever: the components with a shift."""
-    return real("pca", counts, batches, seed) + {"pca": 0, "harmony": np.arange(len(batches))[:, None] % 2}[name]
+    return real(counts, batches, seed) + {"pca": 0, "harmony": np.arange(len(batches))[:, None] % 2}[name]
+
+
+def by_name(embed):
+    return {name: partial(embed, name) for name in baselines.BASELINES}
 
 
 @pytest.fixture
 def shifted(monkeypatch):
-    monkeypatch.setattr(module.compared, "embed", moved)
+    monkeypatch.setattr(module.compared, "BASELINES", by_name(moved))
 
 
 # ---------------------------------------------------------------------- rows
@@ -122,7 +127,7 @@ def test_rows_are_the_metrics_of_each_methods_vectors(table, quick, shifted):
     found = evaluate(table, **KEYS, methods=("pca", "harmony"), seeds=2, model=CellEmbedder(**SMALL, seed=3))
     counts, batch, kind = simulated()
     code = np.array([int(b[-1]) for b in batch])
-    reference = baselines.embed("pca", sp.csr_array(counts), code)
+    reference = baselines.BASELINES["pca"](sp.csr_array(counts), code, 0)
     middle = np.log1p(counts).mean(0)
     assert found.comparison.methods == ["omniset", "pca", "harmony"]
     assert found.transductive[["seed", "method"]].to_numpy().tolist() == [
@@ -264,7 +269,7 @@ def test_resume_after_a_kill(table, quick, tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return moved(name, counts, batches, seed)
 
-    monkeypatch.setattr(module.compared, "embed", dies)
+    monkeypatch.setattr(module.compared, "BASELINES", by_name(dies))
     with pytest.raises(KeyboardInterrupt):
         evaluate(table, folder=kept["folder"], **options)
     assert len(quick) == 2  # ours, again for the checks
@@ -272,7 +277,7 @@ def test_resume_after_a_kill(table, quick, tmp_path, monkeypatch):
     done = ["transductive_0_omniset", "transductive_0_pca"]
     assert names == ["checks_0_omniset.json", *(f"{n}.{s}" for n in done for s in ("json", "npz", "parquet"))]
 
-    monkeypatch.setattr(module.compared, "embed", moved)
+    monkeypatch.setattr(module.compared, "BASELINES", by_name(moved))
     quick.clear()
     said = []
     found = evaluate(table, **kept, say=said.append, **options)
@@ -358,7 +363,7 @@ def test_a_baseline_that_is_not_installed_is_not_run(table, quick, monkeypatch, 
         "Whether Harmony is enough cannot be told: Harmony needs harmonypy, which is not installed"
     )
     assert found.numbers()["not_run"] == found.not_run
-    monkeypatch.setattr(module.compared, "embed", moved)  # installed since
+    monkeypatch.setattr(module.compared, "BASELINES", by_name(moved))  # installed since
     assert "harmony" in evaluate(table, resume=True, **options).comparison.methods
     monkeypatch.setattr(CellEmbedder, "fit_cells", lambda *a, **k: (_ for _ in ()).throw(ImportError("ours")))
     with pytest.raises(ImportError, match="ours"):  # what ours lacks is an error

@@ -74,7 +74,7 @@ def test_all_cells_are_drawn_where_they_are_few(embedder, cells, drawn):
     assert drawn.groups["batch"].tolist() == adata().obs["batch"].tolist()
     assert drawn.groups["kind"].tolist() == ["" if pd.isna(v) else v for v in adata().obs["kind"]]
     np.testing.assert_allclose(drawn.library, np.asarray(adata().X.sum(1))[:, 0])
-    assert drawn.sentence == "All 83 cells."
+    assert len(drawn.rows) == drawn.of == 83
 
 
 def test_of_many_cells_a_sample_is_drawn_and_this_is_said(embedder, cells, monkeypatch):
@@ -84,7 +84,7 @@ def test_of_many_cells_a_sample_is_drawn_and_this_is_said(embedder, cells, monke
     assert len(set(some.rows.tolist())) == len(some.z) == 17
     np.testing.assert_allclose(some.z, embedder.transform(cells)[some.rows], rtol=0, atol=1e-6)
     assert some.names.tolist() == [f"cell{i}" for i in some.rows]
-    assert some.sentence == "17 of 83 cells, drawn at random."
+    assert projection.share_drawn(len(some.rows), some.of) == "17 of 83 cells, drawn at random."
     assert np.array_equal(projection.draw(embedder, cells, codes, "batch", 3).rows, some.rows)
     assert not np.array_equal(projection.draw(embedder, cells, codes, "batch", 4).rows, some.rows)
 

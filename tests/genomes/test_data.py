@@ -10,16 +10,10 @@ import pytest
 import scipy.sparse as sp
 from genome_oracle import PACK, write
 
-from omniset.genomes.data import (
-    Genome,
-    GenomeFile,
-    GenomeTable,
-    kind_of_identifier,
-    normalise,
-    read_qualities,
-    read_table,
-    read_taxonomy,
-)
+from omniset.genomes.data import GenomeFile, GenomeTable, read_table
+from omniset.genomes.formats import kind_of_identifier, normalise
+from omniset.genomes.metadata import read_qualities, read_taxonomy
+from omniset.genomes.readers import Genome
 
 TINY = "genome\tCOG0001\tCOG0002\nA\t2\t0\nB\t0\t1\n"
 TINY_CONTENT = [("A", {"COG0001": 2}), ("B", {"COG0002": 1})]

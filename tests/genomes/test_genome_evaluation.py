@@ -12,7 +12,7 @@ from sklearn.metrics import brier_score_loss, f1_score, log_loss
 from omniset.genomes import GenomeCompleter, calibration, training
 from omniset.genomes import evaluate as module
 from omniset.genomes.calibration import GRID, Level, reliability
-from omniset.genomes.evaluate import CONDITIONS, PREVALENCE, SCORES, Evaluation, evaluate, of_genomes, of_whole
+from omniset.genomes.evaluate import CONDITIONS, SCORES, Evaluation, evaluate, of_genomes, of_whole
 from omniset.genomes.training import Noisy
 from omniset.runs.files import plain
 
@@ -61,7 +61,7 @@ def measured(*arguments):
 
 
 def test_metrics_by_hand(noisy):
-    for i, found in enumerate(measured(noisy, np.full(53, 0.3), None, 0.95)):
+    for i, found in enumerate(measured(noisy, None, 0.95)):
         y, o, z = noisy.truth[i], noisy.observed[i], noisy.log_odds[i]
         p = 1 / (1 + np.exp(-z))
         assert found["f1"] == pytest.approx(f1_score(y, p >= 0.5))
@@ -83,9 +83,7 @@ def test_metrics_at_their_bounds():
     truth = np.array([[True, True, False, False], [False] * 4, [True] * 4, [True, True, False, False]])
     observed = np.array([[True, True, False, False], [False] * 4, [True] * 4, [True, False, False, True]])
     odds = np.array([[5.0, 5, -5, -5], [-5.0] * 4, [5.0] * 4, [700.0, -700, 700, -700]])
-    perfect, nothing, everything, wrong = measured(
-        Noisy(np.arange(4), truth, observed, odds, np.zeros(4)), np.full(4, 0.5), None, 0.95
-    )
+    perfect, nothing, everything, wrong = measured(Noisy(np.arange(4), truth, observed, odds, np.zeros(4)), None, 0.95)
     assert perfect["f1"] == everything["f1"] == 1
     assert nothing["f1"] == 0
     assert nothing["size_error"] < 0.05
@@ -98,17 +96,9 @@ def test_metrics_at_their_bounds():
     assert wrong["auroc_foreign"] == wrong["auprc_foreign"] == 1
 
 
-def test_sums_by_prevalence_and_probability_by_hand(noisy, rng):
-    prevalence = np.concatenate([rng.random(48), [0.0, 0.01, 0.1, 0.5, 0.9]])
-    bounds = [(0, 0.01), (0.01, 0.1), (0.1, 0.5), (0.5, 0.9), (0.9, 1.0)]
-    assert [b for b, _ in bounds] == list(PREVALENCE[:-1])
-    for i, found in enumerate(measured(noisy, prevalence, None, 0.95)):
+def test_sums_by_probability_by_hand(noisy):
+    for i, found in enumerate(measured(noisy, None, 0.95)):
         y, p = noisy.truth[i], noisy.probability[i]
-        for b, (low, high) in enumerate(bounds):
-            inside = (prevalence >= low) & (prevalence < high)
-            assert found[f"tp{b}"] == (y & (p >= 0.5) & inside).sum()
-            assert found[f"called{b}"] == ((p >= 0.5) & inside).sum()
-            assert found[f"true{b}"] == (y & inside).sum()
         for b in range(10):
             inside = (p >= b / 10) & ((p < (b + 1) / 10) | (b == 9))
             assert found[f"n{b}"] == inside.sum()
@@ -118,13 +108,11 @@ def test_sums_by_prevalence_and_probability_by_hand(noisy, rng):
             assert found[f"unseen_n{b}"] == inside.sum()
             assert found[f"unseen_said{b}"] == pytest.approx(p[inside].sum())
             assert found[f"unseen_was{b}"] == y[inside].sum()
-    last = measured(noisy, np.ones(53), None, 0.95)[0]
-    assert last["true4"] == noisy.truth[0].sum()  # a family of all genomes is in the last bin
 
 
 def test_changes_at_a_precision_by_hand(noisy):
     p = noisy.probability
-    made = measured(noisy, np.full(53, 0.3), level(added=0.96, removed=0.96), 0.95)
+    made = measured(noisy, level(added=0.96, removed=0.96), 0.95)
     for i, found in enumerate(made):
         added = ~noisy.observed[i] & (p[i] >= GRID[0])
         removed = noisy.observed[i] & (1 - p[i] >= GRID[0])
@@ -132,23 +120,23 @@ def test_changes_at_a_precision_by_hand(noisy):
         assert found["added_right"] == (added & noisy.truth[i]).sum()
         assert found["removed_made"] == removed.sum() > 0
         assert found["removed_right"] == (removed & ~noisy.truth[i]).sum()
-    none = measured(noisy, np.full(53, 0.3), level(added=0.94), 0.95)
+    none = measured(noisy, level(added=0.94), 0.95)
     assert sum(one["added_made"] + one["removed_made"] for one in none) == 0
     sure = Noisy(noisy.rows, noisy.truth, noisy.observed, np.where(noisy.observed, -99.0, 99.0), noisy.novelty)
-    none = measured(sure, np.full(53, 0.3), level(), 0.95)  # not even what rounds to a probability of 1
+    none = measured(sure, level(), 0.95)  # not even what rounds to a probability of 1
     assert sum(one["added_made"] + one["removed_made"] for one in none) == 0
 
 
 def test_sizes_within_their_interval(noisy):
     """2 standard deviations of independent families below the expected number, 2 above it."""
-    for i, found in enumerate(measured(noisy, np.full(53, 0.3), level(), 0.95)):
+    for i, found in enumerate(measured(noisy, level(), 0.95)):
         p, size = noisy.probability[i], noisy.truth[i].sum()
         assert found["covered"] == (abs(size - p.sum()) <= 2 * math.sqrt((p * (1 - p)).sum()))
     sure = np.where(noisy.truth, 99.0, -99.0)
     right = Noisy(noisy.rows, noisy.truth, noisy.observed, sure, noisy.novelty)
-    assert all(found["covered"] == 1 for found in measured(right, np.full(53, 0.3), level(), 0.95))
+    assert all(found["covered"] == 1 for found in measured(right, level(), 0.95))
     wrong = Noisy(noisy.rows, noisy.truth, noisy.observed, np.full((7, 53), 99.0), noisy.novelty)
-    assert all(found["covered"] == 0 for found in measured(wrong, np.full(53, 0.3), level(), 0.95))
+    assert all(found["covered"] == 0 for found in measured(wrong, level(), 0.95))
 
 
 # ---------------------------------------------------------------------- what is compared
@@ -195,26 +183,25 @@ def test_means_are_over_genomes_and_seeds_and_units_are_clades(rng):
     assert compared.numbers()["baselines"] == ["knn"]
 
 
-def of_noisy(noisy, prevalence, clades, method="omniset", the_level=None):
-    found = of_genomes(noisy, prevalence, the_level, 0.95)
+def of_noisy(noisy, clades, method="omniset", the_level=None):
+    found = of_genomes(noisy, the_level, 0.95)
     about = {"seed": 0, "genome": [f"g{i}" for i in range(len(found))], "clade": clades, "condition": "70/5"}
     return found.assign(**about, method=method, worse=0.0)
 
 
 def test_calibration_error_and_bins_are_those_of_all_pairs(noisy):
-    one = evaluation(of_noisy(noisy, np.full(53, 0.3), list("aabbccc")))
-    ece, bins = reliability(noisy.probability, noisy.truth)
+    one = evaluation(of_noisy(noisy, list("aabbccc")))
+    ece, _ = reliability(noisy.probability, noisy.truth)
     found = one.comparison.interval("ece", "70/5", "omniset")
     assert found.value == pytest.approx(ece)
     assert found.low < ece < found.high
-    assert one.reliability("70/5")["omniset"] == [(n, pytest.approx(a), pytest.approx(b)) for n, a, b in bins]
-    alone = evaluation(of_noisy(noisy, np.full(53, 0.3), ["a"] * 7)).comparison.interval("ece", "70/5", "omniset")
+    alone = evaluation(of_noisy(noisy, ["a"] * 7)).comparison.interval("ece", "70/5", "omniset")
     assert alone.value == pytest.approx(ece)
     assert math.isnan(alone.low)
 
 
 def test_errors_of_missing_families_are_those_of_all_genomes(noisy):
-    one = evaluation(of_noisy(noisy, np.full(53, 0.3), list("aabbccc"))).comparison
+    one = evaluation(of_noisy(noisy, list("aabbccc"))).comparison
     unseen = ~noisy.observed
     p, y = noisy.probability[unseen], noisy.truth[unseen]
     error = one.interval("missing_error", "70/5", "omniset")
@@ -225,25 +212,13 @@ def test_errors_of_missing_families_are_those_of_all_genomes(noisy):
     expected = sum(abs(p[tenth == b].sum() - y[tenth == b].sum()) for b in range(1, 10)) / len(p)
     assert one.interval("ece_missing", "70/5", "omniset").value == pytest.approx(expected)
     nothing = Noisy(noisy.rows, noisy.truth, noisy.observed | True, noisy.log_odds, noisy.novelty)
-    none = evaluation(of_noisy(nothing, np.full(53, 0.3), list("aabbccc"))).comparison
+    none = evaluation(of_noisy(nothing, list("aabbccc"))).comparison
     assert math.isnan(none.interval("ece_missing", "70/5", "omniset").value)
 
 
-def test_f1_by_prevalence_is_over_pairs(noisy, rng):
-    prevalence = rng.uniform(0.02, 0.8, 53)
-    found = evaluation(of_noisy(noisy, prevalence, ["a"] * 7)).by_prevalence("70/5")["omniset"]
-    assert list(found) == ["0-0.01", "0.01-0.1", "0.1-0.5", "0.5-0.9", "0.9-1"]
-    for column, (low, high) in (("0.01-0.1", (0.01, 0.1)), ("0.1-0.5", (0.1, 0.5)), ("0.5-0.9", (0.5, 0.9))):
-        inside = (prevalence >= low) & (prevalence < high)
-        expected = f1_score(noisy.truth[:, inside].ravel(), noisy.probability[:, inside].ravel() >= 0.5)
-        assert found[column] == pytest.approx(expected)
-    assert math.isnan(found["0-0.01"])
-    assert math.isnan(found["0.9-1"])
-
-
 def test_achieved_precision(noisy):
-    frame = of_noisy(noisy, np.full(53, 0.3), list("aabbccc"), the_level=level(added=0.96))
-    both = evaluation(frame, of_noisy(noisy, np.full(53, 0.3), list("aabbccc"), method="knn"))
+    frame = of_noisy(noisy, list("aabbccc"), the_level=level(added=0.96))
+    both = evaluation(frame, of_noisy(noisy, list("aabbccc"), method="knn"))
     compared = both.comparison
     assert math.isnan(compared.interval("precision_added", "70/5", "knn").value)  # thresholds are our model's alone
     found = compared.interval("precision_added", "70/5", "omniset")
@@ -254,7 +229,7 @@ def test_achieved_precision(noisy):
     assert compared.interval("recall_added", "70/5", "omniset").value == pytest.approx(recall)
     assert math.isnan(compared.interval("precision_removed", "70/5", "omniset").value)
     assert both.changes("70/5") == {"added": pytest.approx(added.sum() / 7), "removed": 0}
-    none = evaluation(of_noisy(noisy, np.full(53, 0.3), list("aabbccc")))
+    none = evaluation(of_noisy(noisy, list("aabbccc")))
     assert math.isnan(none.comparison.interval("precision_added", "70/5", "omniset").value)
     assert all(math.isnan(value) for value in none.changes("70/5").values())
 

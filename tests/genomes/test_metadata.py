@@ -4,8 +4,7 @@ import pandas as pd
 import pytest
 from genome_oracle import write
 
-from omniset.genomes.data import RANKS, read_qualities, read_taxonomy
-from omniset.genomes.metadata import completeness_of, is_whole
+from omniset.genomes.metadata import RANKS, completeness_of, is_whole, read_qualities, read_taxonomy
 
 # ---------------------------------------------------------------------- qualities
 

@@ -53,7 +53,7 @@ def test_terms_are_what_the_log_odds_are_the_sum_of():
     model = suite_of(["evidence"])["evidence"]
     mixture_of(model)
     for observed in (genomes_of_all_sizes(), oracle.unknown_quality(genomes_of_all_sizes())):
-        terms = model.terms(observed)
+        terms = model.terms(*model.noise.settle(observed))
         assert list(terms) == [*PARTS, "evidence", "shift"]
         total = sum(terms.values())
         shift = terms.pop("shift")

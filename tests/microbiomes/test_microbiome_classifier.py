@@ -10,9 +10,7 @@ from conftest import FEW, FORWARD, REVERSE_TURNED, SMALL, changed
 from omniset.microbiomes import Samples, TaxonClassifier
 from omniset.microbiomes.assignments import warn_of_strangers
 from omniset.microbiomes.calibration import weights_of
-from omniset.microbiomes.candidates import candidates_of
-from omniset.microbiomes.model import TaxonNetwork
-from omniset.microbiomes.naive_bayes import KmerLikelihood
+from omniset.microbiomes.model import KmerLikelihood, TaxonNetwork, candidates_of
 from omniset.microbiomes.references import shares_of
 from omniset.microbiomes.samples import sequences_of
 from omniset.microbiomes.sequences import reverse_complement
@@ -156,7 +154,7 @@ def test_ranks_by_name_and_number(classifier, samples):
 
 def test_what_is_kept_back_is_learned_in_the_end(references, classifier):
     """But not before trust in naive Bayes was learned on it."""
-    parts = TaxonClassifier(**SMALL).prepare(*references)
+    parts = TaxonClassifier(**SMALL).prepare(*references)[0]
     likelihood = classifier.network_.likelihood
     every = KmerLikelihood.of(parts.texts, parts.sequence, parts.taxon, parts.taxa)
     assert torch.equal(likelihood.counts, every.counts)

@@ -13,8 +13,7 @@ from sklearn.metrics import f1_score, roc_auc_score
 
 from omniset.cli import main
 from omniset.microbiomes import TaxonClassifier
-from omniset.microbiomes.evaluate import BINS, Answers, Evaluation, evaluate
-from omniset.microbiomes.splits import KNOWN, NEW, UNKNOWN, communities, split
+from omniset.microbiomes.evaluate import BINS, KNOWN, NEW, UNKNOWN, Answers, Evaluation, communities, evaluate, split
 from omniset.microbiomes.taxonomy import Taxa
 
 TAXA = Taxa.of([("d", "f1", "a"), ("d", "f1", "b"), ("d", "f2", "c"), ("e", "f3", "g")])
@@ -23,7 +22,7 @@ TAXA = Taxa.of([("d", "f1", "a"), ("d", "f1", "b"), ("d", "f2", "c"), ("e", "f3"
 @pytest.fixture(scope="module")
 def parts(references):
     model = TaxonClassifier(**SMALL)
-    every = model.prepare(*references)
+    every, _ = model.prepare(*references)
     return every, split(every, model.taxa_, seed=3)
 
 
@@ -44,11 +43,11 @@ def test_splits_share_nothing(references, parts):
 def test_too_little_to_hold_out(references):
     texts, lineages = references
     one = TaxonClassifier(**SMALL)
-    each = one.prepare({name: texts[name] for name in [*texts][::12]}, lineages)
+    each, _ = one.prepare({name: texts[name] for name in [*texts][::12]}, lineages)
     with pytest.raises(ValueError, match="no taxon has two distinct sequences, one of which could be tested"):
         split(each, one.taxa_, seed=3)
     two = TaxonClassifier(**SMALL)
-    few = two.prepare({name: texts[name] for name in [*texts][:24]}, lineages)
+    few, _ = two.prepare({name: texts[name] for name in [*texts][:24]}, lineages)
     with pytest.raises(
         ValueError, match="references must be of at least 3 taxa, one of which is held out, there are 2"
     ):
@@ -128,9 +127,9 @@ METHODS = ["omniset", "with-profiles", "no-network", "naive-bayes", "naive-bayes
 
 def test_evaluation_resumes(references, tmp_path, monkeypatch):
     monkeypatch.setattr(TaxonClassifier, "FRACTIONS", (0.4, 0.4))
-    monkeypatch.setattr("omniset.microbiomes.splits.REPLICATES", 10)
+    monkeypatch.setattr("omniset.microbiomes.evaluate.REPLICATES", 10)
     model = TaxonClassifier(**SMALL | FEW)
-    every = model.prepare(*references)
+    every, _ = model.prepare(*references)
     options = {"seeds": 2, "sizes": (64, 256), "folder": tmp_path, "methods": METHODS}
     whole = evaluate(model, every, **options)
     assert len(whole.rows) == 2 * 6 * 5 * 20
@@ -179,7 +178,7 @@ def test_evaluation_resumes(references, tmp_path, monkeypatch):
 
 def test_without_ours_there_are_no_gates(references):
     model = TaxonClassifier(**SMALL)
-    every = model.prepare(*references)
+    every, _ = model.prepare(*references)
     made = evaluate(model, every, methods=["nearest"], seeds=1, sizes=(9, 5)).comparison
     assert made.conditions[0] == f"{KNOWN}, 9 reads"
     assert (made.methods, made.gates, made.verdict()) == (["nearest"], [], "")

@@ -9,11 +9,16 @@ from omniset.microbiomes.abundances import Prior
 from omniset.microbiomes.assignments import Calls
 from omniset.microbiomes.baselines import NaiveBayes, Nearest
 from omniset.microbiomes.calibration import Confidence, KeptBack, choose_prior, weights_of
-from omniset.microbiomes.candidates import Candidates, candidates_of, most_probable
-from omniset.microbiomes.communities import Members, de_novo, draw, replicate
-from omniset.microbiomes.model import KmerProjection, SequenceNetwork, TaxonNetwork
-from omniset.microbiomes.naive_bayes import KmerLikelihood
-from omniset.microbiomes.references import References, held_out
+from omniset.microbiomes.model import (
+    Candidates,
+    KmerLikelihood,
+    KmerProjection,
+    SequenceNetwork,
+    TaxonNetwork,
+    candidates_of,
+    most_probable,
+)
+from omniset.microbiomes.references import Members, References, de_novo, draw, held_out, replicate
 from omniset.microbiomes.sequences import strand_table
 from omniset.microbiomes.taxonomy import Taxa
 from omniset.tables.dna import kmers_of
@@ -170,13 +175,13 @@ def slow_scores(read, texts, sequence, taxon, taxa):
 
 @pytest.mark.parametrize("counted", [1 << 22, 100])
 def test_naive_bayes_is_the_formula(counted, monkeypatch):
-    monkeypatch.setattr("omniset.microbiomes.naive_bayes.COUNTED", counted)
+    monkeypatch.setattr("omniset.microbiomes.model.COUNTED", counted)
     parts = of_taxa()
     likelihood = KmerLikelihood.of(*parts, 7)  # two taxa without references
     reads = [parts[0][0][10:71], parts[0][7][:40] + parts[0][8][40:], "ACGTNNACGTACGTA"]
     expected = np.array([slow_scores(read, *parts, 7) for read in reads])
     for room, block in ((1 << 28, 256), (1 << 28, 2), (3 * 4**7, 2)):
-        monkeypatch.setattr("omniset.microbiomes.naive_bayes.BLOCK", block)
+        monkeypatch.setattr("omniset.microbiomes.model.BLOCK", block)
         tables = [*likelihood.tables(room)]
         found = torch.cat([table.scores(kmers_of(reads, 7)) for table in tables], 1)
         assert np.abs(found.numpy() - expected).max() < 1e-4 * np.abs(expected).max()
@@ -186,8 +191,7 @@ def test_naive_bayes_is_the_formula(counted, monkeypatch):
 
 def test_candidates_are_the_best_of_all_taxa(monkeypatch):
     """However many taxa are looked at a time."""
-    for module in ("model", "candidates"):
-        monkeypatch.setattr(f"omniset.microbiomes.{module}.CANDIDATES", 3)
+    monkeypatch.setattr("omniset.microbiomes.model.CANDIDATES", 3)
     texts, sequence, taxon = of_taxa(taxa=11, each=2)
     torch.manual_seed(0)
     alone = SequenceNetwork((3,), 4, 11)

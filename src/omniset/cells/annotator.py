@@ -18,18 +18,32 @@ import torch
 from jaxtyping import Bool, Float, Float32, Float64, Int, Shaped
 from torch import Tensor, nn
 
-from omniset.cells.classifiers import METHODS, WIDTHS, Classifiers, evenly, log_normalised
+from omniset.cells.classifiers import (
+    CELLS,
+    METHODS,
+    WIDTHS,
+    Classifiers,
+    Novelty,
+    evenly,
+    type_left_out,
+    types_left_out,
+)
 from omniset.cells.data import UNKNOWN, Cells, batch_codes, labels_of, numbered_anew, opened
 from omniset.cells.embedder import LEAST, CellEmbedder, warn_of_empty
-from omniset.cells.model import SCALE, CellModel, Completion
-from omniset.cells.novelty import CELLS, Novelty, type_left_out, types_left_out
+from omniset.cells.model import CellModel, Completion
 from omniset.cells.options import AnnotatorOptions
+from omniset.cells.variable_genes import log_normalised
 from omniset.fitted import Estimator
 from omniset.report.blocks import many
 from omniset.runs.progress import Progress
 from omniset.training import artefacts, schema
 from omniset.trials.stacking import Classes, Stack, in_words, log_losses, raised
 
+Chosen = Int[np.ndarray, " chosen"]  # rows of labelled cells
+Codes = Int[np.ndarray, " cells"]
+Shares = Float64[np.ndarray, "cells types"]  # of each type
+Marks = Bool[np.ndarray, " cells"]
+Names = Shaped[np.ndarray, " cells"]
 EMBEDDER = "embedder"  # folder of the vectors' model, within that of the annotator
 SHARED = len(METHODS) - 1  # methods before those that have a width
 FOLDS = 3  # parts of the reference that are kept back in turn: batches, or cells where there is one
@@ -122,7 +136,7 @@ class CellAnnotator(AnnotatorOptions, Estimator):
 
     with p_m of `omniset.cells.classifiers`, weights w and powers a of `omniset.trials.stacking`, learned on batches
     kept back with each type of each batch as one unit; b makes the mixture as sure as it was right there. A cell is
-    unknown where it is stranger (`omniset.cells.novelty`) than all but `error` of the known cells in every batch
+    unknown where it is stranger (`omniset.cells.classifiers`) than all but `error` of the known cells in every batch
     kept back.
 
     Args:
@@ -309,7 +323,7 @@ class CellAnnotator(AnnotatorOptions, Estimator):
 
     # ------------------------------------------------------------------ what they are made of
 
-    def _folds(self, teach: _Teacher, chosen: Int[np.ndarray, " chosen"], y: Int[np.ndarray, " chosen"]) -> list[_Kept]:
+    def _folds(self, teach: _Teacher, chosen: Chosen, y: Chosen) -> list[_Kept]:
         """What was said of cells kept back: batches where types are in several of them, else cells."""
         batches = teach.codes[chosen]
         fold_of, by_batch = _dealt(batches, y, self.seed)
@@ -366,7 +380,7 @@ class CellAnnotator(AnnotatorOptions, Estimator):
         completion = network.encoder.completion if isinstance(network, CellModel) else None
         return completion if completion is not None and completion.middle.any() else None
 
-    def _mixed(self, answers: Float64[np.ndarray, "methods cells types"]) -> Float64[np.ndarray, "cells types"]:
+    def _mixed(self, answers: Float64[np.ndarray, "methods cells types"]) -> Shares:
         return raised(self.mixture_(answers), self.sureness_)
 
     def _say(self, folds: list[_Kept]) -> None:
@@ -386,9 +400,7 @@ class CellAnnotator(AnnotatorOptions, Estimator):
             why = "in one of these parts only" if self.by_batch_ else "of a single cell"
             self.notes_.append(f"nothing tells how well these types are called, which are {why}: {', '.join(lone)}")
 
-    def _types_left_out(
-        self, cells: Cells, chosen: Int[np.ndarray, " chosen"], y: Int[np.ndarray, " chosen"], folds: list[_Kept]
-    ) -> list[dict[str, Any]]:
+    def _types_left_out(self, cells: Cells, chosen: Chosen, y: Chosen, folds: list[_Kept]) -> list[dict[str, Any]]:
         """What would be unknown, were a type not in the reference."""
         parts = types_left_out(np.stack([np.bincount(fold.y, minlength=len(self.types_)) for fold in folds], 1))
         found = []
@@ -415,13 +427,7 @@ class CellAnnotator(AnnotatorOptions, Estimator):
                 f"most of which would be called {least['called']}"
             )
 
-    def _table(
-        self,
-        names: Shaped[np.ndarray, " cells"],
-        p: Float64[np.ndarray, "cells types"],
-        numbers: Float32[np.ndarray, "cells 2"],
-        empty: Bool[np.ndarray, " cells"],
-    ) -> pd.DataFrame:
+    def _table(self, names: Names, p: Shares, numbers: Float32[np.ndarray, "cells 2"], empty: Marks) -> pd.DataFrame:
         types = np.array(self.types_, dtype=object)
         order = np.argsort(-p, axis=1, kind="stable")
         best, second = order[:, 0], order[:, 1]
@@ -515,7 +521,8 @@ def values_of(
         completion: What fills such genes in, in place of the mean cell.
         library: Totals of the cells. None: those of all their counts.
     """
-    values = log_normalised(cells.take(rows), cells.library(rows) if library is None else library, SCALE)
+    library = cells.library(rows) if library is None else library
+    values = log_normalised(cells.take(rows), library).astype(np.float32).toarray()
     if middle is None:
         return values
     for source, measured in enumerate(cells.measured):
@@ -530,9 +537,7 @@ def values_of(
     return values
 
 
-def _dealt(
-    batches: Int[np.ndarray, " cells"], y: Int[np.ndarray, " cells"], seed: int
-) -> tuple[Int[np.ndarray, " cells"], bool]:
+def _dealt(batches: Codes, y: Codes, seed: int) -> tuple[Codes, bool]:
     """Number of the part in which each cell is kept back, and whether parts are of whole batches.
 
     Batches are dealt by size, the largest first, each to the smallest part. Where no two types would be left to learn

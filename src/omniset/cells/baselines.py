@@ -1,6 +1,6 @@
 """What ours must beat, each as its field runs it: embeddings of cells, and methods that call the types of new cells.
 
-pca, harmony, scvi   embed, see `embed`
+pca, harmony, scvi   embed cells
 logistic     multinomial logistic regression (L2, C = 1) on the log-normalised variable genes
 balanced     the same, in which each type weighs alike
 pca          the first on 50 principal components, standardised
@@ -27,7 +27,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from omniset.cells.variable_genes import Moments, most_variable, normalised
+from omniset.cells.variable_genes import Moments, log_normalised, most_variable
 from omniset.lazy import needs
 from omniset.runs.devices import one_blas_thread
 
@@ -83,21 +83,6 @@ class PrincipalComponents:
         return log_normalised(counts)[:, self.genes] @ self.axes - self.mean @ self.axes
 
 
-def embed(name: str, counts: sp.csr_array, batches: Codes, seed: int = 0) -> Vectors:
-    """Cells embedded by a baseline that is fitted on them.
-
-    Args:
-        name: "pca", "harmony" or "scvi".
-        counts: (cells, genes) as they were measured.
-        batches: Number of the batch of each cell. Without a second one "harmony" is "pca".
-        seed: The same gives the same embedding.
-
-    Raises:
-        ImportError: The baseline's package is not installed.
-    """
-    return BASELINES[name](counts, batches, seed)
-
-
 def _pca(counts: sp.csr_array, batches: Codes, seed: int) -> Vectors:
     return PrincipalComponents(seed).fit(counts, batches).transform(counts)
 
@@ -148,23 +133,11 @@ def _scvi(counts: sp.csr_array, batches: Codes, seed: int, epochs: int | None = 
                 return np.asarray(model.get_latent_representation(), dtype=np.float64)
 
 
+# Cells embedded by a baseline that is fitted on them: counts, batches, seed. ImportError: its package is not installed.
 BASELINES: dict[str, Callable[..., Vectors]] = {"pca": _pca, "harmony": _harmony, "scvi": _scvi}
 
 
 # ---------------------------------------------------------------------- types of new cells
-
-
-def call(name: str, counts: sp.csr_array, types: Types, batches: Codes, new: sp.csr_array, seed: int) -> Said:
-    """Types of new cells, of one batch, and 1 minus the probability of each: larger where it may be of no known type.
-
-    Args:
-        name: One of CALLERS.
-        counts: (cells, genes) of the reference.
-
-    Raises:
-        ImportError: The package that it needs is not installed.
-    """
-    return CALLERS[name](counts, types.astype(str), batches, new, seed)
 
 
 @one_blas_thread()
@@ -227,22 +200,14 @@ def _unit(x: Float[np.ndarray, "rows dim"]) -> Float[np.ndarray, "rows dim"]:
     return x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
 
 
+# Types of new cells, of one batch, and 1 minus the probability of each: larger where it may be of no known type. Given
+# are counts, types and batches of the reference, counts of the new cells, and the seed.
 CALLERS: dict[str, Callable[..., Said]] = {
     "logistic": lambda *arguments: _logistic(None, *arguments),
     "balanced": lambda *arguments: _logistic("balanced", *arguments),
     "pca": _logistic_on_pca,
     "symphony": _symphony,
 }
-
-
-# ---------------------------------------------------------------------- preprocessing
-
-
-def log_normalised(counts: sp.csr_array) -> sp.csr_array:
-    """log(1 + 10^4 count / total of the cell); a cell without counts stays 0."""
-    values = normalised(counts)
-    values.data = np.log1p(values.data)
-    return values
 
 
 def variable_genes(counts: sp.csr_array, batches: Codes, number: int = GENES) -> Int[np.ndarray, " chosen"]:

@@ -45,6 +45,8 @@ from omniset.training.data import Lesson
 from omniset.training.fit import TrainingModule
 from omniset.training.fit import fit as train
 
+Codes = Int[np.ndarray, " cells"]
+Rows = Int[np.ndarray, " rows"]
 KEY = "X_omniset"
 STEPS = 800  # of training, about, unless `epochs` is given
 WEIGHT_DECAY = 1e-4  # of AdamW
@@ -274,7 +276,8 @@ class CellEmbedder(EmbedderOptions, Estimator):
                 some = rows[start : start + TOGETHER]
                 block = cells.take(some)
                 if isinstance(network, SeedModel):
-                    z = network.embed(*seed.read_alone(network, cells, some, block, self.encoder_options, device))
+                    alone = seed.sentences(cells, some, block, seed.options_of(self.encoder_options), None)
+                    z = network.embed(*seed.read_by(network, alone.to(device)))
                 else:
                     counts = torch.from_numpy(block.toarray()).to(device)
                     library = torch.from_numpy(cells.library(some).astype(np.float32)).to(device)
@@ -533,12 +536,7 @@ class CellEmbedder(EmbedderOptions, Estimator):
         return base
 
     def _lesson(
-        self,
-        network: Network,
-        cells: Cells,
-        codes: Int[np.ndarray, " cells"],
-        types: Int[np.ndarray, " cells"] | None,
-        fingerprint: dict[str, Any],
+        self, network: Network, cells: Cells, codes: Codes, types: Codes | None, fingerprint: dict[str, Any]
     ) -> tuple[TrainingModule, Any]:
         """What is trained, and the batches that it is trained on."""
         if isinstance(network, SeedModel):
@@ -616,9 +614,7 @@ def vectors_of_genes(
     return torch.from_numpy(vectors), [f"gene vectors: {matched.sentence()}"]
 
 
-def measured_in(
-    cells: Cells, rows: Int[np.ndarray, " rows"], device: torch.device | str = "cpu"
-) -> Bool[Tensor, "rows genes"] | None:
+def measured_in(cells: Cells, rows: Rows, device: torch.device | str = "cpu") -> Bool[Tensor, "rows genes"] | None:
     """Which genes were measured in these cells. None: all of them."""
     measured = cells.measured[cells.source_of[rows]]
     return None if measured.all() else torch.from_numpy(measured).to(device)
@@ -635,11 +631,7 @@ def warn_of_empty(cells: Cells, empty: Bool[np.ndarray, " cells"], what: str) ->
 
 
 def _vocabulary(
-    cells: Cells,
-    codes: Int[np.ndarray, " cells"],
-    rows: Int[np.ndarray, " rows"],
-    options: EmbedderOptions,
-    base: CellEmbedder | None,
+    cells: Cells, codes: Codes, rows: Rows, options: EmbedderOptions, base: CellEmbedder | None
 ) -> tuple[pd.DataFrame, str]:
     """Of the genes that are seen, those that vary most; or all genes of the base. And a sentence on how many."""
     seen, moments = survey(cells, codes, rows, options.progress)
@@ -659,13 +651,9 @@ def _vocabulary(
 
 
 def _types(
-    options: EmbedderOptions, labels: Shaped[np.ndarray, " cells"] | None, rows: Int[np.ndarray, " rows"]
-) -> tuple[list[str], Int[np.ndarray, " cells"] | None, list[str]]:
-    """The types of labelled cells among the rows; the number of each cell's, -1 where not known; and a sentence.
-
-    Raises:
-        ValueError: Fewer than two types, or an architecture that takes no labels.
-    """
+    options: EmbedderOptions, labels: Shaped[np.ndarray, " cells"] | None, rows: Rows
+) -> tuple[list[str], Codes | None, list[str]]:
+    """The types of labelled cells among the rows; the number of each cell's, -1 where not known; and a sentence."""
     if labels is None:
         return [], None, []
     if options.architecture == "seed":

@@ -34,6 +34,7 @@ from omniset.runs.files import plain
 from omniset.trials.comparison import OURS, Aim, Comparison, Score
 from omniset.trials.kept import Done, Kept
 
+Vectors = Float[np.ndarray, "cells dim"]
 BASELINES = tuple(compared.BASELINES)
 ALL, NEW = "all cells", "new batches"
 MOST_BATCHES = 6  # left out per seed
@@ -276,7 +277,7 @@ class Task:
 
     @cached_property
     def reference(self) -> np.ndarray:
-        return compared.embed("pca", self.counts, self.codes, self.model.seed)
+        return compared.BASELINES["pca"](self.counts, self.codes, self.model.seed)
 
     @property
     def counted(self) -> bool:
@@ -383,7 +384,7 @@ def _transductive(task: Task, name: str, seed: int, with_embedding: bool) -> Don
         z, embedding = _timed(lambda: model.embed_cells(task.cells, everything))
     else:
         counts = task.counts  # read before the clock runs
-        z, fitting = _timed(lambda: compared.embed(name, counts, task.codes, seed))
+        z, fitting = _timed(lambda: compared.BASELINES[name](counts, task.codes, seed))
     about = {"peak_memory_mb": peak_memory_mb(), "training_seconds": fitting}  # before the scores take any
     scores = integration(z.astype(np.float64), task.labels, task.codes, task.reference, seed)
     row = {"seed": seed, "method": name, **scores, "fit_seconds": fitting, "embed_seconds": embedding}
@@ -415,7 +416,7 @@ def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
 # ---------------------------------------------------------------------- what holds whatever the labels
 
 
-def _checks(task: Task, seed: int, z: Float[np.ndarray, "cells dim"]) -> Done:
+def _checks(task: Task, seed: int, z: Vectors) -> Done:
     """What a second fit of the seed gives: see `Evaluation.checks`; z is what the first one gave."""
     cells, everything = task.cells, np.arange(len(task.cells))
     again = task.fitted(seed, everything)
@@ -428,11 +429,7 @@ def _checks(task: Task, seed: int, z: Float[np.ndarray, "cells dim"]) -> Done:
 
 
 def _thinning(
-    task: Task,
-    model: CellEmbedder,
-    full: Float[np.ndarray, "cells dim"],
-    components: compared.PrincipalComponents,
-    seed: int,
+    task: Task, model: CellEmbedder, full: Vectors, components: compared.PrincipalComponents, seed: int
 ) -> list[dict[str, Any]]:
     """`thinning_robustness` of our vectors and of principal components, a dict per method and share of counts kept."""
     known, rows = components.transform(task.counts), []
@@ -454,9 +451,7 @@ def thinned(counts: sp.csr_array, share: float, seed: int) -> sp.csr_array:
     return sample
 
 
-def thinning_robustness(
-    full: Float[np.ndarray, "cells dim"], fewer: Float[np.ndarray, "cells dim"], k: int = NEIGHBOURS
-) -> tuple[float, float]:
+def thinning_robustness(full: Vectors, fewer: Vectors, k: int = NEIGHBOURS) -> tuple[float, float]:
     """How near cells with fewer counts stay to themselves.
 
     Returns:
@@ -471,7 +466,7 @@ def thinning_robustness(
     return float(cosine.mean()), float((near == np.arange(len(full))[:, None]).any(1).mean())
 
 
-def library_correlation(embedding: Float[np.ndarray, "cells dim"], library: Float[np.ndarray, " cells"]) -> float:
+def library_correlation(embedding: Vectors, library: Float[np.ndarray, " cells"]) -> float:
     """Largest |Spearman correlation| of library size with any of the first 5 principal components of an embedding: how
     much of a cell's place is depth of sequencing. 0 where either is the same for all cells.
     """

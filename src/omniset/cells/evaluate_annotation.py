@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from omniset.cells.annotator import CellAnnotator
-from omniset.cells.baselines import CALLERS, call
+from omniset.cells.baselines import CALLERS
 from omniset.cells.data import UNKNOWN, numbered_anew, opened
 from omniset.cells.embedder import CellEmbedder
 from omniset.cells.evaluate import Task, Work, asked_for
@@ -208,8 +208,8 @@ def _called(task: Task, name: str, seed: int, code: int, removed: str | None) ->
     else:
         labelled = train[[task.labels[row] is not None for row in train]]
         batches = np.unique(task.codes[labelled], return_inverse=True)[1]
-        counts, types = task.counts, task.labels[labelled]
-        calls, strangeness = call(name, counts[labelled], types, batches, counts[test], seed)
+        counts, types = task.counts, task.labels[labelled].astype(str)
+        calls, strangeness = CALLERS[name](counts[labelled], types, batches, counts[test], seed)
         refused = None
     rows = pd.DataFrame({"cell": test, "truth": truth, "call": calls.astype(str), "strangeness": strangeness})
     rows["right"] = np.where(unknown, np.nan, rows["truth"] == rows["call"])

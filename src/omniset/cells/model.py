@@ -31,6 +31,10 @@ from omniset import encoders
 from omniset.core.sets import SetBatch
 from omniset.layers.set_transformer import InducedLayer
 
+Values = Float[Tensor, "cells genes"]
+Vectors = Float[Tensor, "cells latent"]
+Measured = Bool[Tensor, "cells genes"] | None  # which genes were; None: all
+PerCell = Float[Tensor, " cells"]
 SCALE = 1e4  # counts per so many, before the logarithm
 WIDTH = 128  # of the head's and the decoder's hidden layer
 QUERIES = 8  # that pool the genes of a cell
@@ -44,9 +48,7 @@ LEAST = 1e-6  # noise of a gene, at least, relative to the mean variance of gene
 RIDGE = 1.0  # cells without offset, per cluster and batch
 
 
-def depth_normalised(
-    counts: Float[Tensor, "cells genes"], library: Float[Tensor, " cells"]
-) -> Float[Tensor, "cells genes"]:
+def depth_normalised(counts: Values, library: PerCell) -> Values:
     """log(1 + 10^4 c / library); 0 for a cell without counts.
 
     Args:
@@ -93,16 +95,10 @@ class CellEncoder(nn.Module):
         """Keys and values of all genes, which all cells share; made once for many of them where weights stay."""
         return self.pool.tabulate(self.encoder.embed(self.tokens))
 
-    def head_of(self, summary: Float[Tensor, "cells outputs dim"]) -> Float[Tensor, "cells latent"]:
+    def head_of(self, summary: Float[Tensor, "cells outputs dim"]) -> Vectors:
         return self.mean(self.head(self.standard(summary.flatten(1))))
 
-    def forward(
-        self,
-        counts: Float[Tensor, "cells genes"],
-        library: Float[Tensor, " cells"],
-        table: Any = None,
-        measured: Bool[Tensor, "cells genes"] | None = None,
-    ) -> Float[Tensor, "cells latent"]:
+    def forward(self, counts: Values, library: PerCell, table: Any = None, measured: Measured = None) -> Vectors:
         """The vectors.
 
         Args:
@@ -115,17 +111,12 @@ class CellEncoder(nn.Module):
             self.encoder.decoder(self.pool.pool_tabulated(table, self.values(counts, library, measured)))
         )
 
-    def values(
-        self,
-        counts: Float[Tensor, "cells genes"],
-        library: Float[Tensor, " cells"],
-        measured: Bool[Tensor, "cells genes"] | None = None,
-    ) -> Float[Tensor, "cells genes"]:
+    def values(self, counts: Values, library: PerCell, measured: Measured = None) -> Values:
         """How often each gene is in a cell's multiset; of genes that were not measured what is expected."""
         values = depth_normalised(counts, library)
         return values if measured is None else self.completion(values, measured)
 
-    def sets(self, values: Float[Tensor, "cells genes"]) -> SetBatch:
+    def sets(self, values: Values) -> SetBatch:
         """The expressed genes of each cell as a set of tokens: (B, N, d), N the largest number expressed."""
         present = values > 0
         width = max(int(present.sum(1).max()), 1) if len(values) else 1
@@ -149,12 +140,7 @@ class CellDecoder(nn.Module):
         self.logits = nn.Linear(WIDTH, genes)
         self.log_dispersion = nn.Parameter(torch.zeros(genes))
 
-    def forward(
-        self,
-        z: Float[Tensor, "cells latent"],
-        batch: Float[Tensor, "cells batches"],
-        measured: Bool[Tensor, "cells genes"] | None = None,
-    ) -> Float[Tensor, "cells genes"]:
+    def forward(self, z: Vectors, batch: Float[Tensor, "cells batches"], measured: Measured = None) -> Values:
         """Logarithms of the shares.
 
         Args:
@@ -168,12 +154,12 @@ class CellDecoder(nn.Module):
 
 
 def negative_binomial_loss(
-    counts: Float[Tensor, "cells genes"],
+    counts: Values,
     where: tuple[Int[Tensor, " entries"], Int[Tensor, " entries"]],
-    log_share: Float[Tensor, "cells genes"],
+    log_share: Values,
     log_dispersion: Float[Tensor, " genes"],
-    measured: Bool[Tensor, "cells genes"] | None = None,
-) -> Float[Tensor, " cells"]:
+    measured: Measured = None,
+) -> PerCell:
     """-log NB(c | mu, theta) of each cell, summed over its measured genes; mu = share * sum of the cell's counts.
 
     Variance is mu + mu^2 / theta (Hilbe, "Negative Binomial Regression", 2011). Most genes of a cell have no count. The
@@ -219,7 +205,7 @@ class Alignment(nn.Module):
         self.register_buffer("counts", torch.zeros(CLUSTERS, batches))
         self.register_buffer("sums", torch.zeros(CLUSTERS, batches, latent))
 
-    def forward(self, z: Float[Tensor, "cells latent"], batch: Int[Tensor, " cells"]) -> tuple[Tensor, Tensor]:
+    def forward(self, z: Vectors, batch: Int[Tensor, " cells"]) -> tuple[Tensor, Tensor]:
         """The mean squared distance of cells to where they would be moved; and that of directions to their centres."""
         centres = F.normalize(self.centres, dim=1)
         distance = 2 - 2 * F.normalize(z.detach(), dim=1) @ centres.T
@@ -260,7 +246,7 @@ class TypeHead(nn.Module):
         """Take up how many cells each type has."""
         self.weights.copy_(numbers.clamp(min=1).to(self.weights).rsqrt())
 
-    def forward(self, z: Float[Tensor, "cells latent"], types: Int[Tensor, " cells"]) -> Float[Tensor, ""]:
+    def forward(self, z: Vectors, types: Int[Tensor, " cells"]) -> Float[Tensor, ""]:
         """Args:
         types: Their numbers, -1 where not known.
         """
@@ -398,9 +384,7 @@ class Completion(nn.Module):
         self.weights.zero_()[:, : weights.shape[1]] = torch.from_numpy(weights).to(self.weights)
         self.noise.copy_(torch.from_numpy(noise)).clamp_(min=torch.finfo(torch.float32).tiny)
 
-    def forward(
-        self, values: Float[Tensor, "cells genes"], measured: Bool[Tensor, "cells genes"]
-    ) -> Float[Tensor, "cells genes"]:
+    def forward(self, values: Values, measured: Bool[Tensor, "cells genes"]) -> Values:
         """The values, and what is expected of those that were not measured."""
         if (measured == measured[:1]).all():
             return self._completed(values, measured[0]) if len(values) else values
@@ -411,9 +395,7 @@ class Completion(nn.Module):
             completed[rows] = self._completed(values[rows], some)
         return completed
 
-    def _completed(
-        self, values: Float[Tensor, "cells genes"], measured: Bool[Tensor, " genes"]
-    ) -> Float[Tensor, "cells genes"]:
+    def _completed(self, values: Values, measured: Bool[Tensor, " genes"]) -> Values:
         if measured.all():
             return values
         weights = self.weights[measured]

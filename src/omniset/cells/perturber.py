@@ -22,16 +22,17 @@ from torch import Tensor, nn
 
 import omniset
 from omniset.cells.annotator import values_of
-from omniset.cells.classifiers import log_normalised
 from omniset.cells.data import Cells, known_genes, opened, texts
 from omniset.cells.model import SCALE
-from omniset.cells.variable_genes import most_variable, survey
+from omniset.cells.variable_genes import log_normalised, most_variable, survey
 from omniset.core.attention import multiset_attention
 from omniset.fitted import Estimator
 from omniset.tables.files import listed
 from omniset.tables.matrices import needed
 from omniset.training import artefacts, schema
 
+PerGene = Float[np.ndarray, " genes"]
+Key = Float[np.ndarray, " components"]  # where a mean cell lies
 LEAST = 10  # cells of a population
 GENES = 2000
 COMPONENTS = 30  # principal ones, in which cells are compared
@@ -86,7 +87,7 @@ class Study:
         often = np.flatnonzero(seen)
         chosen = often[most_variable([m.of_genes(often) for m in moments], GENES)]
         counts = cells.take(np.arange(len(cells)))[:, chosen]
-        values = log_normalised(counts, cells.library(), SCALE)
+        values = log_normalised(counts, cells.library()).astype(np.float32).toarray()
         groups, lacking = _groups(rows, control, sorted({state for state, _, _ in rows} - {control, ""}))
         if len(groups) < 2:
             parts = ({of for s, _, of in rows if s and (s == control) == before} for before in (True, False))
@@ -98,10 +99,10 @@ class Study:
             )
         return cls(values, [cells.genes[i] for i in chosen], groups, lacking)
 
-    def mean(self, rows: Int[np.ndarray, " rows"]) -> Float[np.ndarray, " genes"]:
+    def mean(self, rows: Int[np.ndarray, " rows"]) -> PerGene:
         return self.values[rows].mean(0, dtype=np.float64)
 
-    def shift(self, group: Group) -> Float[np.ndarray, " genes"]:
+    def shift(self, group: Group) -> PerGene:
         """Mean of the treated cells minus that of the others."""
         return self.mean(group.treated) - self.mean(group.control)
 
@@ -181,7 +182,7 @@ class Shifts:
         shifts.widths = tuple(shifts._width(groups, new) for new in (False, True))  # type: ignore[assignment]
         return shifts
 
-    def __call__(self, group: Group, key: Float[np.ndarray, " components"]) -> Float[np.ndarray, " genes"]:
+    def __call__(self, group: Group, key: Key) -> PerGene:
         """Args:
         key: Mean of its untreated cells.
         """
@@ -189,9 +190,7 @@ class Shifts:
         known = any(t == group.type for t, yes in zip(self.types, allowed, strict=True) if yes)
         return self._at(key, allowed, self.widths[0 if known else 1])
 
-    def _at(
-        self, key: Float[np.ndarray, " components"], allowed: Shaped[np.ndarray, " groups"], width: float
-    ) -> Float[np.ndarray, " genes"]:
+    def _at(self, key: Key, allowed: Shaped[np.ndarray, " groups"], width: float) -> PerGene:
         if not allowed.any():
             return np.zeros(self.values.shape[1])
         keys = torch.from_numpy(self.keys[allowed])
@@ -399,11 +398,11 @@ class CellPerturber(Estimator):
         treated.uns["omniset"] = about | {"values": f"log(1 + {SCALE:g} count / library)"}
         return treated
 
-    def shift(self, study: Study, group: Group) -> Float[np.ndarray, " genes"]:
+    def shift(self, study: Study, group: Group) -> PerGene:
         """What every cell of a group moves by."""
         return self.shifts_(group, self.key(study, group))
 
-    def key(self, study: Study, group: Group) -> Float[np.ndarray, " components"]:
+    def key(self, study: Study, group: Group) -> Key:
         """Where the mean of the untreated cells of a group lies, in principal components."""
         return (study.mean(group.control) - self.middle_) @ self.axes_
 
@@ -460,7 +459,7 @@ class CellPerturber(Estimator):
         self.shifts_ = Shifts(perturbations, types, donors, *learned, widths)
 
 
-def totals_of(cells: Cells, middle: Float[np.ndarray, " genes"]) -> Float[np.ndarray, " cells"]:
+def totals_of(cells: Cells, middle: PerGene) -> Float[np.ndarray, " cells"]:
     """Totals of cells as if all genes were measured: their own over the share of the measured genes in the mean cell.
 
     Else all genes that a source has measured would seem to be expressed more for those that it has not.

@@ -48,10 +48,6 @@ class Drawn:
     groups: dict[str, np.ndarray] = field(default_factory=dict)
     of: int = 0
 
-    @property
-    def sentence(self) -> str:
-        return share_drawn(len(self.rows), self.of)
-
 
 def sampled(cells: int, seed: int, most: int | None = None) -> Int[np.ndarray, " drawn"]:
     """At most `DRAWN` of so many cells, or `most`, in their order."""

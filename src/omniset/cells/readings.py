@@ -104,9 +104,6 @@ def _kind(source: Source, sample: sp.csr_array, fractions: np.ndarray, looked: s
     in shallow cells 1 is that of one count. Else logarithms are recognised by their counts, which come back, or by sums
     of cells that are equal without the logarithm. Anything else is an error, since a guess would make 511 of a count of
     9.
-
-    Raises:
-        ValueError: The values are ambiguous, or too large for logarithms.
     """
     values = sample.data
     ask = "say input='counts' if they are counts, input='log1p' if they are their logarithms"

@@ -45,7 +45,7 @@ def of_fit(
     sections = [
         Section("Batches", text, [_table("Their cells, and median counts per cell.", batches.head(LISTED), half=True)]),
         frame.learning({"": embedder.history_}),
-        Section("Embedding", f"{drawn.sentence} {remark(how)}", pictures),
+        Section("Embedding", f"{share_drawn(len(drawn.rows), drawn.of)} {remark(how)}", pictures),
         depth,
         _genes(explained),
     ]

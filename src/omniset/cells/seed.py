@@ -197,26 +197,22 @@ class SeedModel(nn.Module):
         if counts is not None and self.count_encoder is not None:
             elements = elements + self.count_encoder(counts.where(present, 0))
         elements = elements.where(present[..., None], 0)
-        first = self._special(self.cls, len(genes))
+        first = self.encoder(self.cls).expand(len(genes), 1, -1)
         one = multiplicity.new_ones(len(genes), 1)
         if self.dataset_token is None:
             return SetBatch(torch.cat([first, elements], 1), torch.cat([one, multiplicity], 1), validate=False)
-        last = self._special(self.dataset_token, len(genes))
+        last = self.encoder(self.dataset_token).expand(len(genes), 1, -1)
         multiplicity = torch.cat([one, multiplicity, one], 1)
         return SetBatch(torch.cat([first, elements, last], 1), multiplicity, validate=False)
-
-    def transform(self, tokens: SetBatch) -> Float[Tensor, "cells tokens dim"]:
-        """The transformer's output for every token, (B, N', d) to (B, N', d); that of padding means nothing."""
-        x = tokens.elements
-        for layer in self.transformer:
-            x = layer(x, tokens.multiplicity)
-        return x
 
     def encode(
         self, genes: Genes, counts: Counts | None = None, multiplicity: Multiplicity | None = None
     ) -> tuple[Vectors, Vectors | None]:
         """Embeddings z (B, out), and the dataset token's output (B, out) or None. Args: as `tokens`."""
-        x = self.transform(self.tokens(genes, counts, multiplicity))
+        tokens = self.tokens(genes, counts, multiplicity)
+        x = tokens.elements
+        for layer in self.transformer:
+            x = layer(x, tokens.multiplicity)
         z = F.normalize(self.decoder(x[:, 0]), dim=-1)  # no other token's output is read
         return z, None if self.dataset_token is None else self.decoder(x[:, -1])
 
@@ -256,9 +252,6 @@ class SeedModel(nn.Module):
         """SiLU(LN(Linear(v / ||v||))), each gene of the batch once: it is the same in every cell."""
         distinct, where = genes.unique(return_inverse=True)
         return self.encoder(F.normalize(self.vectors[distinct], dim=-1))[where]
-
-    def _special(self, token: Tensor, cells: int) -> Float[Tensor, "cells 1 dim"]:
-        return self.encoder(token).expand(cells, 1, -1)
 
 
 def seed_loss(
@@ -488,15 +481,3 @@ class SeedModule(TrainingModule):
 def read_by(network: SeedModel, batch: SeedBatch) -> tuple[Tensor, Tensor | None, Tensor]:
     """What the network reads of sentences: genes, counts where it reads them, multiplicities."""
     return batch.genes, batch.counts if network.count_encoder is not None else None, batch.multiplicity
-
-
-def read_alone(
-    network: SeedModel,
-    cells: Cells,
-    rows: Int[np.ndarray, " rows"],
-    counts: sp.csr_array,
-    encoder_options: dict[str, Any] | None,
-    device: torch.device | str = "cpu",
-) -> tuple[Tensor, Tensor | None, Tensor]:
-    """What the network reads of some cells, of these counts, where each sentence depends on its cell alone."""
-    return read_by(network, sentences(cells, rows, counts, options_of(encoder_options), None).to(device))

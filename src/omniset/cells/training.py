@@ -20,6 +20,8 @@ from omniset.report.blocks import many
 from omniset.training.data import EpochSampler, Key
 from omniset.training.fit import TrainingModule
 
+Codes = Int[np.ndarray, " cells"]
+Vectors = Float[np.ndarray, "cells dim"]
 BLOCK = 64  # cells that are next to each other in a file and are read together
 WINDOW = 64  # blocks that are shuffled into each other
 SETTLED = 0.01  # relative change of the loss in the last tenth of the epochs
@@ -82,12 +84,6 @@ class CellBatch:
     measured: Bool[Tensor, "cells genes"] | None
     types: Int[Tensor, " cells"] | None = None
 
-    def to(self, device: torch.device) -> CellBatch:
-        measured, types = (x if x is None else x.to(device) for x in (self.measured, self.types))
-        where = self.where[0].to(device), self.where[1].to(device)
-        counts, library = self.counts.to(device), self.library.to(device)
-        return CellBatch(counts, library, where, self.hidden.to(device), self.batch.to(device), measured, types)
-
     @property
     def seen(self) -> Float[Tensor, "cells genes"]:
         """The counts without those that are hidden."""
@@ -149,13 +145,7 @@ class CellBatches:
         types: Number of the type of each cell, -1 where not known.
     """
 
-    def __init__(
-        self,
-        cells: Cells,
-        batch: Int[np.ndarray, " cells"],
-        seed: int,
-        types: Int[np.ndarray, " cells"] | None = None,
-    ) -> None:
+    def __init__(self, cells: Cells, batch: Codes, seed: int, types: Codes | None = None) -> None:
         self.cells, self.batch, self.seed, self.types = cells, batch, seed, types
         self.blocks = Blocks(cells)
         self.measured = None if cells.measured.all() else cells.measured
@@ -221,16 +211,12 @@ class CellModule(TrainingModule):
         return total + parts.get("clusters", 0.0)
 
 
-def batches_near(points: Float[np.ndarray, "cells dim"], codes: Int[np.ndarray, " cells"]) -> float:
+def batches_near(points: Vectors, codes: Codes) -> float:
     """How many batches the neighbours of a cell are of, in effect: mean of `omniset.cells.metrics.lisi`."""
     return float(lisi(neighbours(points.astype(np.float64), LISI_NEIGHBOURS), codes).mean())
 
 
-def batches_mixed(
-    before: Float[np.ndarray, "cells components"],
-    after: Float[np.ndarray, "cells dim"],
-    codes: Int[np.ndarray, " cells"],
-) -> str:
+def batches_mixed(before: Float[np.ndarray, "cells components"], after: Vectors, codes: Codes) -> str:
     """A sentence on how far the batches are mixed.
 
     Args:

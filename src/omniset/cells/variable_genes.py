@@ -65,12 +65,23 @@ def survey(
     return seen, moments
 
 
-def normalised(counts: sp.csr_array) -> sp.csr_array:
-    """10^4 count / total of the cell, in float64; a cell without counts stays 0."""
-    totals = counts.sum(1, dtype=np.float64)
+def normalised(counts: sp.csr_array, library: Float[np.ndarray, " cells"] | None = None) -> sp.csr_array:
+    """10^4 count / total of the cell, in float64; a cell without counts stays 0.
+
+    Args:
+        library: Totals, where they are those of more genes than these. None: of these genes.
+    """
+    totals = counts.sum(1, dtype=np.float64) if library is None else library
     factor = np.divide(COUNTS_PER_CELL, totals, out=np.zeros(len(totals)), where=totals > 0)
     values = sp.csr_array(counts, dtype=np.float64, copy=True)
     values.data *= np.repeat(factor, np.diff(values.indptr))
+    return values
+
+
+def log_normalised(counts: sp.csr_array, library: Float[np.ndarray, " cells"] | None = None) -> sp.csr_array:
+    """log(1 + 10^4 count / total of the cell), see `normalised`."""
+    values = normalised(counts, library)
+    values.data = np.log1p(values.data)
     return values
 
 

@@ -54,7 +54,8 @@ def fit(
     """
     from omniset.genomes import report
     from omniset.genomes.completer import GenomeCompleter
-    from omniset.genomes.data import read_qualities, read_table, read_taxonomy
+    from omniset.genomes.data import read_table
+    from omniset.genomes.metadata import read_qualities, read_taxonomy
     from omniset.report.blocks import many
     from omniset.report.run import working_folder
     from omniset.runs import devices
@@ -176,8 +177,9 @@ def complete(
 
     from omniset.genomes import report
     from omniset.genomes.completion import Cohort, contig_rows, long_rows, wide_rows
-    from omniset.genomes.data import GenomeFile, read_qualities
+    from omniset.genomes.data import GenomeFile
     from omniset.genomes.kegg_modules import Modules, read_modules
+    from omniset.genomes.metadata import read_qualities
     from omniset.report.run import working_folder
     from omniset.tables.files import TableWriter
 
@@ -254,8 +256,9 @@ def evaluate(
     """
     from omniset.genomes import report
     from omniset.genomes.completer import GenomeCompleter
-    from omniset.genomes.data import read_qualities, read_table, read_taxonomy
+    from omniset.genomes.data import read_table
     from omniset.genomes.evaluate import evaluate as run
+    from omniset.genomes.metadata import read_qualities, read_taxonomy
     from omniset.report import multiqc
     from omniset.report.run import working_folder
     from omniset.runs import devices
@@ -317,7 +320,8 @@ def explain_call(
         format: Of the table, as for fit. "auto": recognised by its columns.
         identifiers: Which families, where the table has several kinds.
     """
-    from omniset.genomes.data import GenomeFile, GenomeTable, read_qualities, watched
+    from omniset.genomes.data import GenomeFile, GenomeTable, watched
+    from omniset.genomes.metadata import read_qualities
     from omniset.runs.console import noted, say, say_notes
     from omniset.runs.folders import new_file
     from omniset.tables.files import TableWriter, kind_of

@@ -231,7 +231,7 @@ def evaluate(
     classifier.check_arguments()
     about: dict[str, Any] = {"reads": [file, taxonomy, model], "resume": resume, **_place(classifier)}
     with working_folder(out, "microbiomes", "evaluation", **about) as folder:
-        parts, notes = classifier.prepare(file, taxonomy), classifier.notes_
+        parts, notes = classifier.prepare(file, taxonomy)[0], classifier.notes_
         for note in notes:
             say(f"  {note}")
         evaluation = compared(

@@ -14,7 +14,9 @@ from omniset.lazy import lazily
 if TYPE_CHECKING:
     from omniset.genomes.completer import GenomeCompleter
     from omniset.genomes.completion import Completion, Explanation
-    from omniset.genomes.data import Genome, GenomeFile, GenomeTable, read_qualities, read_table, read_taxonomy
+    from omniset.genomes.data import GenomeFile, GenomeTable, read_table
+    from omniset.genomes.metadata import read_qualities, read_taxonomy
+    from omniset.genomes.readers import Genome
 
 __all__ = [
     "Completion",
@@ -33,12 +35,12 @@ __getattr__, __dir__ = lazily(
     {
         "Completion": "completion",
         "Explanation": "completion",
-        "Genome": "data",
+        "Genome": "readers",
         "GenomeCompleter": "completer",
         "GenomeFile": "data",
         "GenomeTable": "data",
-        "read_qualities": "data",
+        "read_qualities": "metadata",
         "read_table": "data",
-        "read_taxonomy": "data",
+        "read_taxonomy": "metadata",
     },
 )

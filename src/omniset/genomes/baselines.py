@@ -14,8 +14,9 @@ from sklearn.decomposition import PCA
 from torch import Tensor, nn
 
 from omniset.genomes.noise import NoiseModel, Observed
-from omniset.genomes.references import References, log_odds_of
+from omniset.genomes.references import PerFamily, References, log_odds_of
 
+Given = Float[Tensor, "genomes two"]  # 1 where completeness, and contamination, was given
 CERTAIN = 7.0  # log-odds of a probability of 0.999
 
 
@@ -40,16 +41,16 @@ class Method(nn.Module):
     def fit(self, counts: sp.csr_array, rng: np.random.Generator) -> None:
         """Take what can be had of the (genomes, families) complete training genomes without training."""
 
-    def forward(self, observed: Observed) -> Float[Tensor, "genomes families"]:
+    def forward(self, observed: Observed) -> PerFamily:
         settled, given = self.noise.settle(observed)
         empty = ~observed.present.any(1, keepdim=True)
         return torch.where(empty, self.noise.prior(), self.log_odds(settled, given))
 
-    def learned(self, observed: Observed) -> list[Float[Tensor, "genomes families"]]:
+    def learned(self, observed: Observed) -> list[PerFamily]:
         """The log-odds that training makes right, each by a loss of its own."""
         return [self(observed)]
 
-    def log_odds(self, observed: Observed, given: Float[Tensor, "genomes two"]) -> Float[Tensor, "genomes families"]:
+    def log_odds(self, observed: Observed, given: Given) -> PerFamily:
         """What forward gives for genomes with at least one family.
 
         Args:
@@ -62,7 +63,7 @@ class Method(nn.Module):
 class AsIs(Method):
     """Doing nothing: the families observed are the families present."""
 
-    def log_odds(self, observed: Observed, given: Float[Tensor, "genomes two"]) -> Float[Tensor, "genomes families"]:
+    def log_odds(self, observed: Observed, given: Given) -> PerFamily:
         return torch.where(observed.present, CERTAIN, -CERTAIN).to(observed.counts)
 
 
@@ -77,7 +78,7 @@ class Prevalence(Method):
         super().__init__(noise)
         self.bayes = bayes
 
-    def log_odds(self, observed: Observed, given: Float[Tensor, "genomes two"]) -> Float[Tensor, "genomes families"]:
+    def log_odds(self, observed: Observed, given: Given) -> PerFamily:
         prior = self.noise.prior().expand_as(observed.counts)
         return prior + self.noise.evidence(observed) if self.bayes else prior
 
@@ -89,21 +90,17 @@ class Neighbours(Method):
         super().__init__(noise)
         self.references = references
 
-    def log_odds(self, observed: Observed, given: Float[Tensor, "genomes two"]) -> Float[Tensor, "genomes families"]:
+    def log_odds(self, observed: Observed, given: Given) -> PerFamily:
         shares = self.references.neighbours(observed, self.noise.prevalence)
         return log_odds_of(shares) + self.noise.evidence(observed)
 
 
-class LikelihoodNeighbours(Method):
+class LikelihoodNeighbours(Neighbours):
     """The share of the 15 training genomes under which the observation is likeliest with the family, updated by the
     evidence: see `References.likeliest`.
     """
 
-    def __init__(self, noise: NoiseModel, references: References) -> None:
-        super().__init__(noise)
-        self.references = references
-
-    def log_odds(self, observed: Observed, given: Float[Tensor, "genomes two"]) -> Float[Tensor, "genomes families"]:
+    def log_odds(self, observed: Observed, given: Given) -> PerFamily:
         evidence = self.noise.evidence(observed)
         likelihood = self.references.likelihood(observed, evidence)
         return log_odds_of(self.references.likeliest(observed, likelihood, self.noise.prevalence)) + evidence
@@ -138,10 +135,10 @@ class PrincipalComponents(Method):
         with torch.no_grad():
             self.regression.bias.copy_(self.noise.prior())
 
-    def log_odds(self, observed: Observed, given: Float[Tensor, "genomes two"]) -> Float[Tensor, "genomes families"]:
+    def log_odds(self, observed: Observed, given: Given) -> PerFamily:
         return self.regress(observed) + self.noise.evidence(observed)
 
-    def regress(self, observed: Observed) -> Float[Tensor, "genomes families"]:
+    def regress(self, observed: Observed) -> PerFamily:
         """Without the evidence."""
         # Of a genome that is c complete about c of each family is expected.
         expected = observed.completeness[:, None] * self.noise.prevalence
@@ -165,7 +162,7 @@ class Autoencoder(Method):
         with torch.no_grad():
             self.decoder.bias.copy_(self.noise.prior())
 
-    def log_odds(self, observed: Observed, given: Float[Tensor, "genomes two"]) -> Float[Tensor, "genomes families"]:
+    def log_odds(self, observed: Observed, given: Given) -> PerFamily:
         quality = torch.stack([observed.completeness, observed.contamination], 1)
         return self.decoder(self.encoder(torch.cat([observed.present.to(observed.counts), quality], 1)))
 
@@ -177,7 +174,7 @@ class Mean(Method):
         super().__init__(noise)
         self.methods = tuple(methods)  # no submodules: their weights are their own
 
-    def log_odds(self, observed: Observed, given: Float[Tensor, "genomes two"]) -> Float[Tensor, "genomes families"]:
+    def log_odds(self, observed: Observed, given: Given) -> PerFamily:
         return torch.stack([method.log_odds(observed, given) for method in self.methods]).mean(0)
 
 

@@ -21,6 +21,11 @@ from omniset.genomes.noise import LOSSES
 from omniset.genomes.references import References
 from omniset.genomes.training import Genomes, Noisy, apply_all
 
+Probabilities = Float[np.ndarray, "genomes families"]
+Flags = Bool[np.ndarray, "genomes families"]
+PerFamily = Float[np.ndarray, " families"]  # probabilities of one genome
+Present = Bool[np.ndarray, " families"]  # in one genome
+Groups = Int[np.ndarray, " genomes"]
 # Completeness and contamination, in percent, at which methods are calibrated and compared.
 LEVELS = [(float(c), float(q)) for c in (100, 95, 90, 70, 50) for q in (0, 5, 10)]
 GRID = np.concatenate([np.linspace(0.5, 0.98, 25), np.linspace(0.982, 0.998, 9), [0.999, 0.9995, 0.9999]])
@@ -54,9 +59,7 @@ class Rule:
             if self.threshold != 0.5:
                 raise ValueError(f"give threshold or precision, not both: got {self.threshold} and {self.precision}")
 
-    def call(
-        self, probability: Float[np.ndarray, " families"], observed: Bool[np.ndarray, " families"], level: Level
-    ) -> tuple[Bool[np.ndarray, " families"], list[str]]:
+    def call(self, probability: PerFamily, observed: Present, level: Level) -> tuple[Present, list[str]]:
         """(families,) whether each is called present; and warnings."""
         if self.precision is None:
             return probability >= self.threshold, []
@@ -103,9 +106,7 @@ class Level:
         reached = (p for p, right in zip(GRID, getattr(self, which), strict=True) if right and right >= precision)
         return float(next(reached, 1.0))
 
-    def changes(
-        self, probability: Float[np.ndarray, " families"], observed: Bool[np.ndarray, " families"], precision: float
-    ) -> tuple[Bool[np.ndarray, " families"], Bool[np.ndarray, " families"]]:
+    def changes(self, probability: PerFamily, observed: Present, precision: float) -> tuple[Present, Present]:
         """(families,) what is added to the observation, and what is removed, at the precision."""
         # Where none reaches it, not even what rounds to 1 is changed.
         add, remove = (2.0 if t == 1 else t for t in (self.threshold(c, precision) for c in ("added", "removed")))
@@ -172,11 +173,7 @@ def _judged(genomes: Genomes, completeness: float) -> Bool[np.ndarray, " validat
 
 
 def _level(
-    level: tuple[float, float],
-    ways: dict[str, Noisy],
-    usual: str,
-    groups: Int[np.ndarray, " genomes"],
-    judged: Bool[np.ndarray, " genomes"],
+    level: tuple[float, float], ways: dict[str, Noisy], usual: str, groups: Groups, judged: Bool[np.ndarray, " genomes"]
 ) -> Level:
     """Out of genomes whose genes were lost in each of LOSSES; thresholds are those of the usual one. What is added is
     right as often as `truth` has it, over how often it would (Horvitz and Thompson, 1952).
@@ -200,10 +197,7 @@ def _level(
 
 
 def precision_bounds(
-    probability: Float[np.ndarray, "genomes families"],
-    right: Bool[np.ndarray, "genomes families"] | Float[np.ndarray, "genomes families"],
-    possible: Bool[np.ndarray, "genomes families"],
-    groups: Int[np.ndarray, " genomes"],
+    probability: Probabilities, right: Flags | Probabilities, possible: Flags, groups: Groups
 ) -> list[float | None]:
     """(GRID,) lower bound of the share of right changes among the possible ones with at least each probability; None
     where there are few. right: Whether each is, or how many right ones it stands for.
@@ -234,7 +228,7 @@ def precision_bounds(
 # ---------------------------------------------------------------------- sizes: how many families a complete genome has
 
 
-def size_interval(log_odds: Float[np.ndarray, " families"], below: float, above: float) -> tuple[float, float, float]:
+def size_interval(log_odds: PerFamily, below: float, above: float) -> tuple[float, float, float]:
     """Expected number of families, and its interval of 95 %, from expected - below s to expected + above s, where
     s = sqrt(sum p (1 - p)) is the standard deviation of independent families. They are not: see `deviations`.
     """
@@ -243,9 +237,7 @@ def size_interval(log_odds: Float[np.ndarray, " families"], below: float, above:
     return expected, max(expected - below * deviation, 0.0), min(expected + above * deviation, float(len(p)))
 
 
-def deviations(
-    probability: Float[np.ndarray, "genomes families"], truth: Bool[np.ndarray, "genomes families"]
-) -> tuple[float, float]:
+def deviations(probability: Probabilities, truth: Flags) -> tuple[float, float]:
     """Below and above: quantiles of 97.5 % of how far sizes lie from what is expected, in standard deviations; at least
     1.96.
     """
@@ -258,9 +250,7 @@ def deviations(
 # ---------------------------------------------------------------------- calibration of probabilities
 
 
-def reliability(
-    probability: Float[np.ndarray, "genomes families"], truth: Bool[np.ndarray, "genomes families"]
-) -> tuple[float, list[tuple[int, float, float]]]:
+def reliability(probability: Probabilities, truth: Flags) -> tuple[float, list[tuple[int, float, float]]]:
     """Expected calibration error over tenths of probability (Naeini et al., "Obtaining well calibrated probabilities
     using Bayesian binning", 2015), and each tenth's number, mean probability and share present.
     """
@@ -268,15 +258,9 @@ def reliability(
     which = np.minimum((p * BINS).astype(np.int64), BINS - 1)
     number = np.bincount(which, minlength=BINS)
     predicted, present = np.bincount(which, p, BINS), np.bincount(which, y, BINS)
-    return float(np.abs(predicted - present).sum() / max(len(p), 1)), tenths(number, predicted, present)
-
-
-def tenths(number: np.ndarray, predicted: np.ndarray, present: np.ndarray) -> list[tuple[int, float, float]]:
-    """Number of pairs, mean probability and share present of each tenth, out of their sums."""
     several = number.clip(1)
-    return [
-        (int(n), float(a), float(b)) for n, a, b in zip(number, predicted / several, present / several, strict=True)
-    ]
+    tenths = zip(number.tolist(), (predicted / several).tolist(), (present / several).tolist(), strict=True)
+    return float(np.abs(predicted - present).sum() / max(len(p), 1)), list(tenths)
 
 
 def at_quality(levels: list[Level], completeness: float, contamination: float) -> Level:

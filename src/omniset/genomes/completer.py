@@ -19,20 +19,23 @@ from jaxtyping import Float, Int
 from omniset.fitted import Estimator
 from omniset.genomes import calibration, training
 from omniset.genomes.calibration import Level, Rule
-from omniset.genomes.completion import About, Completion, Explanation, Matching, complete, explain
-from omniset.genomes.contigs import judged, without_foreign
-from omniset.genomes.data import RANKS, Genome, GenomeFile, GenomeTable, Table, as_table, kind_of_identifier, watched
-from omniset.genomes.formats import normalise
-from omniset.genomes.metadata import (
-    WHOLE,
-    Quality,
-    check_quality,
-    completeness_of,
-    lineages,
+from omniset.genomes.completion import (
+    About,
+    Completion,
+    Explanation,
+    Matching,
+    complete,
+    explain,
+    judged,
+    without_foreign,
 )
+from omniset.genomes.data import GenomeFile, GenomeTable, Table, as_table, watched
+from omniset.genomes.formats import normalise, unlike
+from omniset.genomes.metadata import RANKS, WHOLE, Quality, check_quality, completeness_of, lineages
 from omniset.genomes.model import EvidenceModel, Mixture
 from omniset.genomes.noise import Observed
 from omniset.genomes.options import CompleterOptions
+from omniset.genomes.readers import Genome
 from omniset.genomes.references import known, lacking
 from omniset.genomes.training import TRAINING, Clades, Genomes, Suite, carriers, split
 from omniset.report.blocks import many
@@ -234,20 +237,7 @@ class GenomeCompleter(CompleterOptions, Estimator):
         with torch.random.fork_rng():
             torch.manual_seed(self.seed)
             suite = Suite(genomes.counts.shape[1], len(genomes.references), self.methods_)
-        histories = suite.fit(
-            genomes,
-            main=self.architecture,
-            seed=self.seed,
-            folder=folder,
-            epochs=self._planned(len(genomes.train)),
-            instead=epochs,
-            resume=resume,
-            fingerprint=self.fingerprint(),
-            learning_rate=self.learning_rate,
-            device=self.device,
-            progress=self.progress,
-        )
-        return suite, histories
+        return suite, suite.fit(genomes, self, self._planned(len(genomes.train)), folder, resume, epochs)
 
     def _learn_anew(self, before: Suite, number: int, genomes: Genomes, folder: Path | None, resume: bool) -> Suite:
         """The same methods, learned from all genomes: none is kept back.
@@ -364,7 +354,7 @@ class GenomeCompleter(CompleterOptions, Estimator):
         if not bool(batch.present.any()):
             raise ValueError(f"genome {genome!r} has no family that the model knows: it gets the prior, of prevalence")
         position = self._position[family]
-        return explain(model, genome, batch, position, self.families_, self.references_, 4 * training.BATCH_SIZE)
+        return explain(model, genome, batch, position, self.families_, self.references_)
 
     def _state(self) -> dict[str, Any]:
         return {
@@ -428,7 +418,9 @@ class GenomeCompleter(CompleterOptions, Estimator):
         try:
             if together:
                 everything = list(stream)
-                batches = _batches(everything, quality, self._position, device)
+                starts = range(0, len(everything), training.BATCH_SIZE)
+                groups = (everything[first : first + training.BATCH_SIZE] for first in starts)
+                batches = (_batch(group, quality, self._position)[0].to(device) for group in groups)
                 company.enter_context(suite.references.together(suite.noise, batches))
                 stream = iter(everything)
             while group := list(islice(stream, training.BATCH_SIZE)):
@@ -437,7 +429,10 @@ class GenomeCompleter(CompleterOptions, Estimator):
                     batch.excluded = suite.references.themselves(matching.number, len(group))
                 if not matching.number and not bool(batch.present.any()) and any(unknown):
                     example = next(family for lost in unknown for family in lost)
-                    raise ValueError(_all_unknown(example, self.families_[0]))
+                    raise ValueError(
+                        "none of the families of the first genomes is in the model's vocabulary: "
+                        f"{unlike(example, self.families_[0])}. Annotate both alike, or choose identifiers of the file"
+                    )
                 odds, about = self._apply(suite, batch.to(device), detection)
                 foreign: list[dict[str, float]] = [{} for _ in group]
                 if any(genome.contigs for genome in group):
@@ -503,17 +498,6 @@ def _batch(
     return Observed(torch.from_numpy(counts), *torch.from_numpy(given).unbind(1)), unknown
 
 
-def _batches(
-    genomes: Sequence[Genome],
-    quality: Quality | None,
-    position: dict[str, int],
-    device: torch.device,
-) -> Iterator[Observed]:
-    """All genomes, so many at a time."""
-    for first in range(0, len(genomes), training.BATCH_SIZE):
-        yield _batch(genomes[first : first + training.BATCH_SIZE], quality, position)[0].to(device)
-
-
 def _of_incomplete(
     itself: Float[np.ndarray, " genomes"] | None,
     lacking: float,
@@ -564,11 +548,3 @@ def _lineages(names: list[str], taxonomy: pd.DataFrame | None) -> pd.DataFrame:
         return pd.DataFrame({"genome": names, "lineage": ""})
     ranks = lineages(taxonomy[[c for c in taxonomy.columns if c in RANKS]], names)
     return pd.DataFrame({"genome": names, "lineage": [";".join(v for v in row if v) for row in ranks.to_numpy()]})
-
-
-def _all_unknown(example: str, known: str) -> str:
-    return (
-        f"none of the families of the first genomes is in the model's vocabulary: they are such as {example!r} "
-        f"({kind_of_identifier(example)}), the model's such as {known!r} ({kind_of_identifier(known)}). Annotate both "
-        "alike, or choose identifiers of the file"
-    )

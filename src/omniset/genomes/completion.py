@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,16 +15,16 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from omniset.genomes.calibration import Level, Rule, size_interval
-from omniset.genomes.contigs import FOREIGN
-from omniset.genomes.data import Genome
+from omniset.genomes.calibration import Level, PerFamily, Present, Rule, size_interval
 from omniset.genomes.metadata import Quality
 from omniset.genomes.model import EvidenceModel
-from omniset.genomes.noise import Observed
+from omniset.genomes.noise import NoiseModel, Observed
+from omniset.genomes.readers import Genome
 from omniset.genomes.references import SURE
 from omniset.genomes.training import COMPLETENESS, CONTAMINATION
 
 NEAREST = 15  # references that are listed
+AT_ONCE = 64  # genomes without one of their families that are completed together
 MEANING = {
     "neighbours": "what reference genomes like it have",
     "likeliest": "what the 15 likeliest of them have",
@@ -103,19 +103,19 @@ class Completion:
     contigs: dict[str, float] = field(default_factory=dict)
 
     @property
-    def probability(self) -> Float[np.ndarray, " families"]:
+    def probability(self) -> PerFamily:
         return 1 / (1 + np.exp(-self.log_odds))
 
     @property
-    def observed(self) -> Bool[np.ndarray, " families"]:
+    def observed(self) -> Present:
         return self.counts > 0
 
     @property
-    def added(self) -> Bool[np.ndarray, " families"]:
+    def added(self) -> Present:
         return self.call & ~self.observed
 
     @property
-    def removed(self) -> Bool[np.ndarray, " families"]:
+    def removed(self) -> Present:
         return ~self.call & self.observed
 
     @property
@@ -143,7 +143,7 @@ class About:
 def complete(
     genome: Genome,
     counts: Int[np.ndarray, " families"],
-    log_odds: Float[np.ndarray, " families"],
+    log_odds: PerFamily,
     unknown: dict[str, int],
     about: About,
     rule: Rule,
@@ -181,9 +181,7 @@ def complete(
     return Completion(genome.name, counts, log_odds, call, unknown, *quality, *size, *near, notes)
 
 
-def _shrunken(
-    log_odds: Float[np.ndarray, " families"], observed: Bool[np.ndarray, " families"], about: About
-) -> Float[np.ndarray, " families"]:
+def _shrunken(log_odds: PerFamily, observed: Present, about: About) -> PerFamily:
     """Log-odds of (1 - s) p + s o, o what was observed, s = min(2 (n - l) / (1 - l), 1), n the genome's novelty, l its
     limit: from halfway between the limit and nothing in common on, the references say nothing.
     """
@@ -308,7 +306,6 @@ def explain(
     family: int,
     families: list[str],
     references: pd.DataFrame,
-    at_a_time: int,
 ) -> Explanation:
     """Leave out every observed family in turn.
 
@@ -316,19 +313,18 @@ def explain(
         observed: Of the genome alone, with at least one family.
         family: Position in `families`, the vocabulary.
         references: Names and lineages of the model's reference genomes.
-        at_a_time: Genomes without one of the families that are completed together.
     """
     present = observed.present[0].nonzero()[:, 0]
     with torch.no_grad():
         settled, given = model.noise.settle(observed)
-        terms = {name: float(values[0, family]) for name, values in model.terms(observed).items()}
+        terms = {name: float(values[0, family]) for name, values in model.terms(settled, given).items()}
         similar = model.references.corrected_similarity(settled, model.noise)[0]
     log_odds = sum(terms.values())
     rows = pd.DataFrame(
         {
             "family": [families[i] for i in present.tolist()],
             "count": observed.counts[0, present].long().numpy(),
-            "change": log_odds - _without(model, settled, given, present, family, at_a_time),
+            "change": log_odds - _without(model, settled, given, present, family),
         }
     )
     order = similar.argsort(descending=True)[:NEAREST]
@@ -341,11 +337,11 @@ def explain(
 
 @torch.no_grad()
 def _without(
-    model: EvidenceModel, settled: Observed, given: Tensor, present: Int[Tensor, " observed"], family: int, number: int
+    model: EvidenceModel, settled: Observed, given: Tensor, present: Int[Tensor, " observed"], family: int
 ) -> Float[np.ndarray, " observed"]:
     """Log-odds of the family without each observed one, its count set to 0 and all else as it is."""
     parts = []
-    for some in present.split(number):
+    for some in present.split(AT_ONCE):
         counts = settled.counts.repeat(len(some), 1)
         counts[torch.arange(len(some)), some] = 0
         quality = settled.completeness.expand(len(some)), settled.contamination.expand(len(some))
@@ -463,3 +459,81 @@ def contig_rows(group: Sequence[Completion]) -> pd.DataFrame:
     rows = [(one.name, contig, share) for one in group for contig, share in one.contigs.items()]
     table = pd.DataFrame(rows, columns=["genome", "contig", "foreign"])
     return table.assign(foreign=table["foreign"].round(5), taken_out=(table["foreign"] >= FOREIGN).astype(np.int64))
+
+
+# ---------------------------------------------------------------------- foreign contigs
+
+
+TRUST = 0.5  # of the sum over the families of a contig, which are not independent
+LEAST = 1e-3  # contamination, at least: no assembly is quite clean
+FOREIGN = 0.5  # probability from which on a contig is taken out
+
+
+def foreign_share(
+    contigs: Sequence[Int[np.ndarray, " _"]],
+    log_odds: PerFamily,
+    prevalence: PerFamily,
+    completeness: float,
+    contamination: float,
+) -> Float[np.ndarray, " contigs"]:
+    """(contigs,) probability that each is foreign.
+
+    A gene of the genome itself is of family v with probability p_v / Σ p, p what is said of the genome without the
+    observation of v; a foreign one with probability π_v / Σ π, π the prevalence. So the log-odds of "own" are
+
+        t Σ_v log((p_v / Σ p) / (π_v / Σ π)) + log(c / q),   v the families on the contig, t = 1/2.
+
+    Args:
+        contigs: Families on each.
+        log_odds: Of p.
+        completeness, contamination: c and q, as shares.
+    """
+    own = 1 / (1 + np.exp(-log_odds))
+    ratio = np.log(np.clip(own, 1e-4, 1) / own.sum()) - np.log(prevalence / prevalence.sum())
+    sums = np.array([ratio[families].sum() for families in contigs])
+    return 1 / (1 + np.exp(TRUST * sums + np.log(completeness / max(contamination, LEAST))))
+
+
+def judged(
+    genomes: Sequence[Genome],
+    batch: Observed,
+    log_odds: Float[np.ndarray, "genomes families"],
+    noise: NoiseModel,
+    position: dict[str, int],
+) -> list[dict[str, float]]:
+    """For each genome the probability that each of its contigs is foreign; empty where no contigs are told.
+
+    Args:
+        log_odds: That were found, the evidence of the observations included.
+        position: Of each family in the vocabulary.
+    """
+    settled = noise.settle(batch)[0]
+    without = log_odds - noise.evidence(settled).double().cpu().numpy()
+    prevalence = noise.prevalence.double().cpu().numpy()
+    shares = []
+    for row, genome in enumerate(genomes):
+        known = [[position[family] for family in on if family in position] for on in genome.contigs.values()]
+        places = [np.array(families, dtype=np.int64) for families in known]
+        quality = float(settled.completeness[row]), float(settled.contamination[row])
+        found = foreign_share(places, without[row], prevalence, *quality) if places else np.zeros(0)
+        shares.append(dict(zip(genome.contigs, found.tolist(), strict=True)))
+    return shares
+
+
+def without_foreign(
+    genomes: Sequence[Genome], batch: Observed, shares: Sequence[dict[str, float]], position: dict[str, int]
+) -> Observed | None:
+    """What is left of the genomes without foreign contigs; None where there are none. Contamination falls by what was
+    taken out.
+    """
+    counts, contamination = batch.counts.clone(), batch.contamination.clone()
+    for row, (genome, share) in enumerate(zip(genomes, shares, strict=True)):
+        before = float(counts[row].sum())
+        for contig in (contig for contig, foreign in share.items() if foreign >= FOREIGN):
+            for family, copies in genome.contigs[contig].items():
+                if family in position:
+                    counts[row, position[family]] -= copies
+        gone = before - float(counts[row].sum())
+        complete = before / float((batch.completeness[row] + contamination[row]).clamp(min=1e-3))
+        contamination[row] = (contamination[row] - gone / max(complete, 1.0)).clamp(min=0)
+    return None if torch.equal(counts, batch.counts) else replace(batch, counts=counts, contamination=contamination)

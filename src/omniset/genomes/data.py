@@ -35,24 +35,11 @@ from omniset.genomes.formats import (
     summary_of_kinds,
     twice,
 )
-from omniset.genomes.metadata import RANKS, as_numbers, read_qualities, read_taxonomy
+from omniset.genomes.metadata import as_numbers
 from omniset.genomes.readers import MOST, READERS, Genome, Notes
 from omniset.runs.progress import Progress
 from omniset.tables.files import OPENERS, TextFile
 from omniset.tables.sheets import Sheet, key, look
-
-__all__ = [
-    "FORMATS",
-    "RANKS",
-    "Genome",
-    "GenomeFile",
-    "GenomeTable",
-    "kind_of_identifier",
-    "normalise",
-    "read_qualities",
-    "read_table",
-    "read_taxonomy",
-]
 
 WIDE = ("genomes-by-families", "families-by-genomes")
 READABLE = (".tsv", ".csv", ".txt", ".tab", ".annotations", ".rtab", ".parquet", ".ko", ".out", ".tblout", ".tbl")
@@ -231,7 +218,7 @@ def _files(path: str | Path | Sequence[str | Path]) -> tuple[list[Path], str | N
         return [path], None
     there = [*sorted(path.iterdir()), *sorted(path.glob("*/*"))]
     usable = [p for p in there if p.is_file() and not p.name.startswith(".") and _ends_well(p)]
-    main = [p for p in usable if BESIDE.sub(".tsv", p.name) == p.name or not _main_of(p).exists()]
+    main = [p for p in usable if (of := p.with_name(BESIDE.sub(".tsv", p.name))) == p or not of.exists()]
     chosen = [p for p in main if PREFERRED.search(p.name)] or [p for p in main if p.parent == path] or main
     if not chosen:
         raise ValueError(f"{path} is a folder without a file that ends in {', '.join(READABLE)} (or these with .gz)")
@@ -242,10 +229,6 @@ def _files(path: str | Path | Sequence[str | Path]) -> tuple[list[Path], str | N
         chosen,
         f"{path}: {len(left)} files such as {left[0].name} were left out: give a list of files to read others",
     )
-
-
-def _main_of(path: Path) -> Path:
-    return path.with_name(BESIDE.sub(".tsv", path.name))
 
 
 def _ends_well(path: Path) -> bool:
@@ -362,11 +345,7 @@ class GenomeTable:
 
 
 def _names(values: Iterable[Any], where: str) -> list[str]:
-    """As text, without spaces around them.
-
-    Raises:
-        ValueError: One is missing or empty.
-    """
+    """As text, without spaces around them."""
     names = ["" if pd.isna(value) else str(value).strip() for value in values]
     if "" in names:
         raise ValueError(f"{where} must be of names, number {names.index('') + 1} is empty")

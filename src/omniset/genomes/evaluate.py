@@ -8,7 +8,6 @@ import zlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import pandas as pd
 from jaxtyping import Bool, Float
 
 from omniset.genomes import training
-from omniset.genomes.calibration import BINS, LEVELS, Level, at_quality, check_precision, size_interval, tenths
+from omniset.genomes.calibration import BINS, LEVELS, Level, at_quality, check_precision, size_interval
 from omniset.genomes.completer import GenomeCompleter
 from omniset.genomes.data import GenomeTable, Table, as_table
 from omniset.genomes.metadata import completeness_of, is_whole, lineages
@@ -36,7 +35,6 @@ TEST_FRACTION = 0.2  # share of the genomes that is kept for the test, by whole 
 ORIGINAL = ((0.0, 0.0), (0.10, 0.0), (0.25, 0.01), (0.50, 0.01), (0.75, 0.01))
 LOSSY = ((95.0, 0.0), (70.0, 0.0), (50.0, 0.0))
 LESS_KNOWN = ((100.0, 0.0), (95.0, 0.0), (70.0, 0.0), (50.0, 0.0), (70.0, 5.0))
-PREVALENCE = (0.0, 0.01, 0.1, 0.5, 0.9, 1.0)  # bounds of the bins
 DECISIVE = ("95/0", "70/0", "50/0", "70/5")  # conditions at which ours has to beat the best baseline
 CHANGES = ("added", "removed")
 CALIBRATED, COVERED = 0.05, 0.9  # largest calibration error of missing families; least share of sizes in their interval
@@ -165,26 +163,6 @@ SCORES = (
     share("recall_added", "recall of added families", formula=partial(ratio_of, "added_right", "missing")),
     share("covered", "sizes within their interval"),
 )
-# Means over genomes of test clades, but calibration errors, precisions, recall of added ones and error of missing ones.
-DEFINITIONS = {
-    "recall_missing": "share of the families that are there and were not observed that is called present",
-    "f1": "F1 of the families called present (probability >= 0.5)",
-    "auprc_missing": "average precision among families that were not observed: which are there",
-    "auroc_missing": "area under the ROC curve among them",
-    "auprc_foreign": "average precision among families that were observed: which are not there",
-    "auroc_foreign": "area under the ROC curve among them",
-    "brier": "Brier score",
-    "log_loss": "binary cross-entropy",
-    "size_error": "|expected - true number of families| / true number",
-    "missing_error": "|expected - true number of missing families| / true number, over all genomes",
-    "worse": "share of genomes whose F1 is lower than that of doing nothing",
-    "ece": "expected calibration error over tenths of probability, of all pairs of genome and family",
-    "ece_missing": "the same of families that were not observed and have a probability of at least 0.1",
-    "precision_added": "of the families added at the precision asked for, the share that is there",
-    "precision_removed": "of the families removed, the share that is not there",
-    "recall_added": "of the missing families, the share that is added at the precision asked for",
-    "covered": "share of genomes whose true number of families lies within its 95 % interval",
-}
 
 
 def aims(whole: bool) -> tuple[Aim, ...]:
@@ -203,17 +181,13 @@ def aims(whole: bool) -> tuple[Aim, ...]:
     )
 
 
-def of_genomes(
-    noisy: Noisy, prevalence: Float[np.ndarray, " families"], level: Level | None, precision: float
-) -> pd.DataFrame:
+def of_genomes(noisy: Noisy, level: Level | None, precision: float) -> pd.DataFrame:
     """Everything that is measured, a row per genome.
 
     Args:
-        prevalence: By whose bins F1 is counted.
         level: Whose thresholds make changes; None: none are made.
         precision: Of these.
     """
-    bin_of = np.clip(np.searchsorted(PREVALENCE, prevalence, side="right") - 1, 0, len(PREVALENCE) - 2)
     rows = []
     for truth, observed, odds in zip(noisy.truth, noisy.observed, noisy.log_odds.astype(np.float64), strict=True):
         p = 1 / (1 + np.exp(-odds))
@@ -236,8 +210,6 @@ def of_genomes(
         of_unseen = (None, p[~observed], truth[~observed])
         for key, weights in zip(SUMS_OF_MISSING, of_unseen, strict=True):
             sums[key] = np.bincount(which[~observed], weights, BINS)
-        for key, mask in (("tp", both), ("called", call), ("true", truth)):
-            sums[key] = np.bincount(bin_of[mask], minlength=len(PREVALENCE) - 1)
         row |= {f"{key}{b}": float(value) for key, values in sums.items() for b, value in enumerate(values)}
         row["covered"] = np.nan
         if level is not None:
@@ -277,7 +249,7 @@ class Evaluation:
 
     Attributes:
         rows: A row per seed, test genome, condition and method: `seed`, `genome`, `clade`, `condition`, `method`, the
-            scores, and what ECE, precision and bins of prevalence are made of.
+            scores, and what ECE and precision are made of.
         splits: A row per seed: genomes and clades in training, validation and test; families.
         precision: The precision that calls against the observation should have.
         notes: What was decided on the data, a sentence each.
@@ -313,19 +285,6 @@ class Evaluation:
         names = ["condition", "method", "clade", "seed", "genome", *(score.name for score in SCORES)]
         return [name for name in names if name in self.rows]
 
-    def reliability(self, condition: str) -> dict[str, list[tuple[int, float, float]]]:
-        """By method: number of pairs, mean probability and share present, by tenths of probability."""
-        return {method: tenths(*(_sums(rows, k, BINS) for k in SUMS)) for method, rows in self._by_method(condition)}
-
-    def by_prevalence(self, condition: str) -> dict[str, dict[str, float]]:
-        """By method: F1 over all pairs of genome and family, by bins of the family's prevalence."""
-        bins, found = [f"{a:g}-{b:g}" for a, b in pairwise(PREVALENCE)], {}
-        for method, rows in self._by_method(condition):
-            tp, called, true = (_sums(rows, k, len(bins)) for k in ("tp", "called", "true"))
-            with np.errstate(invalid="ignore", divide="ignore"):
-                found[method] = dict(zip(bins, (2 * tp / (called + true)).tolist(), strict=True))
-        return found
-
     def changes(self, condition: str) -> dict[str, float]:
         """How many families ours added and removed per genome, at the chosen precision; NaN where it made none."""
         rows = self.rows[(self.rows["condition"] == condition) & (self.rows["method"] == OURS)]
@@ -338,8 +297,6 @@ class Evaluation:
             "precision": self.precision,
             "whole": self.whole,
             "changes": {condition: self.changes(condition) for condition in self.comparison.conditions},
-            "prevalence": {condition: self.by_prevalence(condition) for condition in self.decisive},
-            "reliability": {condition: self.reliability(condition) for condition in self.decisive},
         }
 
     def numbers(self) -> dict[str, Any]:
@@ -361,14 +318,6 @@ class Evaluation:
         ]
         asked = f"Less precise than the {100 * self.precision:g} % asked for, by more than chance"
         return f"{asked}: {', '.join(low)}." if low else ""
-
-    def _by_method(self, condition: str) -> list[tuple[str, pd.DataFrame]]:
-        there = self.rows[self.rows["condition"] == condition]
-        return [(str(method), rows) for method, rows in there.groupby("method", sort=False)]
-
-
-def _sums(rows: pd.DataFrame, name: str, bins: int) -> np.ndarray:
-    return rows[[f"{name}{b}" for b in range(bins)]].sum().to_numpy()
 
 
 @dataclass
@@ -476,7 +425,7 @@ def _one_seed(
     genomes = Genomes(completer.columns(table), clades, train, validation)
     clade_names = known.clade_names(completer.clade)
     named = {"genome": [table.names[i] for i in test], "clade": [clade_names[i] for i in test]}
-    prevalence, frames = suite.noise.prevalence.numpy(), []
+    frames = []
     for number, condition in enumerate(CONDITIONS):
         say(f"seed {completer.seed}: testing at {condition.name} ({number + 1} of {len(CONDITIONS)})")
         # A condition of its own noise; methods see the same.
@@ -486,7 +435,7 @@ def _one_seed(
         completed[ACCESSORY] = completed[OURS].shifted
         levels = {OURS: completer.levels_, ACCESSORY: completer.accessory_levels_}
         at = {} if condition.kind == "original" else {m: at_quality(v, *condition.level) for m, v in levels.items()}
-        scores = {m: of_genomes(n, prevalence, at.get(m), precision) for m, n in completed.items()}
+        scores = {m: of_genomes(n, at.get(m), precision) for m, n in completed.items()}
         for method, frame in scores.items():
             about = {"seed": completer.seed, **named, "condition": condition.name, "method": method}
             worse = frame["f1"].to_numpy() < scores["as-is"]["f1"].to_numpy() - 1e-12

@@ -302,6 +302,12 @@ def kind_of_identifier(family: str) -> str:
     return match.lastgroup or "other" if match else "other"
 
 
+def unlike(family: str, known: str) -> str:
+    """For messages, where a model knows none of the families."""
+    kinds = kind_of_identifier(family), kind_of_identifier(known)
+    return f"they are such as {family!r} ({kinds[0]}), the model's such as {known!r} ({kinds[1]})"
+
+
 @lru_cache(1 << 18)
 def normalise(family: str) -> str:
     """An identifier as we keep it: without spaces around it, version or database prefix.

@@ -21,7 +21,7 @@ import pandas as pd
 from jaxtyping import Float
 
 from omniset.genomes.completion import Completion
-from omniset.genomes.formats import kind_of_identifier, normalise
+from omniset.genomes.formats import normalise, unlike
 from omniset.tables.files import TextFile
 from omniset.tables.sheets import look
 
@@ -347,9 +347,7 @@ class Modules:
         self.needed = list(dict.fromkeys(family for module in modules for family in module.families()))
         if self.needed and not any(family in self._position for family in self.needed):
             raise ValueError(
-                f"modules: none of their families is in the model's vocabulary: they are such as {self.needed[0]!r} "
-                f"({kind_of_identifier(self.needed[0])}), the model's such as {families[0]!r} "
-                f"({kind_of_identifier(families[0])})"
+                f"modules: none of their families is in the model's vocabulary: {unlike(self.needed[0], families[0])}"
             )
         self.sums = {name: np.zeros(len(self.modules)) for name in ("observed", "called", "expected")}
 

@@ -150,11 +150,7 @@ def read_taxonomy(path: str | Path) -> pd.DataFrame:
 
 
 def _rank_columns(sheet: Sheet, genome: int) -> dict[str, int]:
-    """The column of each rank. Beside a domain, a kingdom is a rank that is none of ours.
-
-    Raises:
-        ValueError: A rank has two columns.
-    """
+    """The column of each rank. Beside a domain, a kingdom is a rank that is none of ours."""
     columns: dict[str, int] = {}
     for at, name in enumerate(sheet.keys):
         if at == genome or name not in (*RANKS, *ALIASES):
@@ -242,11 +238,7 @@ def _genome_column(sheet: Sheet) -> int:
 
 
 def _column_of_names(sheet: Sheet, genome: int, at: list[int]) -> tuple[list[str], list[int], list[list[str]]]:
-    """Genomes, the rows that they are in, and other columns.
-
-    Raises:
-        ValueError: A genome is there twice or has no name; there is none.
-    """
+    """Genomes, the rows that they are in, and other columns."""
     first: dict[str, int] = {}
     texts = []
     for row, (name, *rest) in sheet.records([genome, *at]):

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
 import scipy.sparse as sp
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Float64
 from torch import Tensor, nn
 
-from omniset.genomes.baselines import Method, PrincipalComponents
-from omniset.genomes.mixing import FACTS, balance
-from omniset.genomes.noise import NoiseModel, Observed
-from omniset.genomes.references import NEIGHBOURS, Compared, References, log_odds_of
+from omniset.genomes.baselines import Given, Method, PrincipalComponents
+from omniset.genomes.noise import NoiseModel, Observed, cross_entropy
+from omniset.genomes.references import NEIGHBOURS, Compared, PerFamily, References, log_odds_of
 
 SHARPNESS = (30.0, 60.0, 120.0, 240.0)  # of the attentions at the start, times the number of families
 PARTS = ("neighbours", "likeliest", "components", "context")
 HIDDEN, DROPOUT = 256, 0.1  # of the context
+FACTS = 5  # that the weights depend on, the last of which is 0 for a genome that is completed alone
+RIDGE = 3e-5  # few clades may be kept back: weights of what they do not tell stay near to equal ones
 
 
 class ReferenceAttention(nn.Module):
@@ -43,12 +46,7 @@ class ReferenceAttention(nn.Module):
         self.gate = nn.Sequential(nn.Linear(5, 16), nn.GELU(), last)
         self.register_buffer("start", torch.tensor([0.1] + [0.9 / (shares - 1)] * (shares - 1)), persistent=False)
 
-    def forward(
-        self,
-        observed: Observed,
-        given: Float[Tensor, "genomes two"],
-        compared: Compared,
-    ) -> Float[Tensor, "genomes families"]:
+    def forward(self, observed: Observed, given: Given, compared: Compared) -> PerFamily:
         prevalence, likeliest = self.noise.prevalence, compared.likeliest
         shares = [
             prevalence.expand_as(likeliest)[..., None],
@@ -80,9 +78,7 @@ class Context(nn.Module):
             self.posterior.bias.copy_(prior)
             self.prior.bias.copy_(prior)
 
-    def forward(
-        self, observed: Observed, given: Float[Tensor, "genomes two"]
-    ) -> tuple[Float[Tensor, "genomes families"], Float[Tensor, "genomes families"]]:
+    def forward(self, observed: Observed, given: Given) -> tuple[PerFamily, PerFamily]:
         """Log-odds with what was observed taken into account; and without the observation of the family itself, to
         which its evidence is to be added.
         """
@@ -91,14 +87,88 @@ class Context(nn.Module):
         return self.posterior(hidden), self.prior(hidden)
 
 
-def _quality(observed: Observed, given: Float[Tensor, "genomes two"]) -> Float[Tensor, "genomes five"]:
+def _quality(observed: Observed, given: Given) -> Float[Tensor, "genomes five"]:
     size = observed.present.sum(1).to(observed.counts).log1p() - 7  # about 0 for a thousand families
     return torch.stack([observed.completeness, 10 * observed.contamination, *given.unbind(1), size], 1)
 
 
+# ---------------------------------------------------------------------- mixtures of parts
+
+
+@dataclass
+class Predictions:
+    """What parts say of pairs of genome and family.
+
+    Attributes:
+        parts: Log-odds of each part.
+        truth: 1 where the genome has the family.
+        weights: Of the pairs.
+        facts: About the genome.
+        present: Whether the family was observed.
+        hidden: How often the genome lacks it although its organism has it. None: never.
+    """
+
+    parts: Float[Tensor, "pairs parts"]
+    truth: Float[Tensor, " pairs"]
+    weights: Float[Tensor, " pairs"]
+    facts: Float[Tensor, "pairs facts"]
+    present: Bool[Tensor, " pairs"]
+    hidden: Float[Tensor, " pairs"] | None
+
+
+def balance(
+    mixture: Float[Tensor, "parameters facts"], facts: Float[Tensor, "*pairs facts"], present: Bool[Tensor, "*_"]
+) -> tuple[Float[Tensor, "*_ parts"], Float[Tensor, "*_"]]:
+    """How parts count in genomes and families: with weights t softmax_j(u_j . f), f the facts, and a shift b.
+
+    A family that was observed has t = exp(s . f) and b = 0; one that was not has t = exp(r . f) and b = d . f: parts
+    that are calibrated over all families are too sure, or not sure enough, of the few that are there and were missed.
+
+    Args:
+        mixture: u_1 to u_J, s, r and d.
+    """
+    seen, unseen, shift = (facts @ row for row in mixture[-3:])
+    weights = (facts @ mixture[:-3].T).softmax(-1) * torch.where(present, seen, unseen).exp()[..., None]
+    return weights, torch.where(present, torch.zeros_like(shift), shift)
+
+
+def fit_weights(alone: Sequence[Predictions], together: Sequence[Predictions]) -> Float64[Tensor, "parameters facts"]:
+    """The mixture of least cross-entropy plus a ridge on all parameters: over genomes that are completed alone; then,
+    with all else as it is, what changes with the last fact, over genomes that are completed together, if there are any.
+    """
+    number = alone[0].parts.shape[1] + 3
+    mixture = _fitted(alone, number, FACTS - 1, lambda free: nn.functional.pad(free, (0, 1)))
+    if together:
+        mixture = _fitted(together, number, 1, lambda free: torch.cat([mixture[:, :-1], free], 1))
+    return mixture
+
+
+def _fitted(
+    drawn: Sequence[Predictions], parameters: int, facts: int, whole: Callable[[Tensor], Tensor]
+) -> Float64[Tensor, "parameters all_facts"]:
+    """The mixture out of parameters that depend on so many facts."""
+    names = ("parts", "truth", "weights", "facts", "present")
+    x, y, w, about, seen = (torch.cat([getattr(some, name) for some in drawn]) for name in names)
+    parts = [some.hidden for some in drawn if some.hidden is not None]
+    hidden = torch.cat(parts) if parts else None
+    free = torch.zeros(parameters, facts, dtype=torch.float64, requires_grad=True)
+    optimiser = torch.optim.LBFGS([free], max_iter=100, line_search_fn="strong_wolfe")
+
+    def closure() -> torch.Tensor:
+        optimiser.zero_grad()
+        weights, shift = balance(whole(free), about, seen)
+        log_odds = (weights * x).sum(1) + shift
+        total = (w * cross_entropy(log_odds, y, hidden)).mean() + RIDGE * free.square().sum()
+        total.backward()
+        return total
+
+    optimiser.step(closure)
+    return whole(free).detach()
+
+
 class Mixture(Method):
-    """Parts whose log-odds are weighted and shifted; by how much depends on the genome: see `balance`, and
-    `omniset.genomes.mixing`.
+    """Parts whose log-odds are weighted and shifted; by how much depends on the genome: see `balance` and
+    `fit_weights`.
 
     Args:
         parts: Their number.
@@ -113,7 +183,7 @@ class Mixture(Method):
 
     def balance(
         self, observed: Observed, facts: Float[Tensor, "genomes facts"]
-    ) -> tuple[Float[Tensor, "genomes families parts"], Float[Tensor, "genomes families"]]:
+    ) -> tuple[Float[Tensor, "genomes families parts"], PerFamily]:
         """Weights of the parts, and the shift."""
         return balance(self.mixture, facts[:, None], observed.present)
 
@@ -149,7 +219,7 @@ class EvidenceModel(Mixture):
     `components` logistic regression on principal components, `context` what the set of all observed families says. Each
     that has weights is trained by a loss of its own, so that none leans on another. Weights w, which add up to 1, t and
     b depend on completeness and on how near the references are, t and b also on whether the family was observed. They
-    are fitted to genomes kept back (Wolpert, "Stacked generalization", 1992): see `omniset.genomes.mixing`. The
+    are fitted to genomes kept back (Wolpert, "Stacked generalization", 1992): see `fit_weights`. The
     evidence counts once, a = 1, but for what `neighbours` learns of it and for `context`, whose two outputs are
     averaged where a family was not observed: one needs no evidence. There are two contexts, of which the mean is taken
     (Lakshminarayanan et al., "Simple and scalable predictive uncertainty estimation using deep ensembles", 2017).
@@ -174,7 +244,7 @@ class EvidenceModel(Mixture):
             assert isinstance(context, Context)
             context.fit(self.noise.prior())
 
-    def learned(self, observed: Observed) -> list[Float[Tensor, "genomes families"]]:
+    def learned(self, observed: Observed) -> list[PerFamily]:
         settled, given = self.noise.settle(observed)
         empty = ~observed.present.any(1, keepdim=True)
         return [torch.where(empty, self.noise.prior(), part) for part in self._predictors(settled, given)]
@@ -186,7 +256,7 @@ class EvidenceModel(Mixture):
         near, _, linear = self.simple(observed, given, self.references.compare(observed, self.noise))
         return [near, linear, *chain.from_iterable(contexts)]
 
-    def simple(self, observed: Observed, given: Tensor, compared: Compared) -> list[Float[Tensor, "genomes families"]]:
+    def simple(self, observed: Observed, given: Tensor, compared: Compared) -> list[PerFamily]:
         """Log-odds of neighbours, of the likeliest and of components, with their evidence."""
         evidence = self.noise.evidence(observed)
         near = self.neighbours(observed, given, compared) + self._believed(observed) * evidence
@@ -195,17 +265,11 @@ class EvidenceModel(Mixture):
     def _contexts(self, observed: Observed, given: Tensor) -> list[tuple[Tensor, Tensor]]:
         return [context(observed, given) for context in self.contexts]
 
-    def log_odds(self, observed: Observed, given: Float[Tensor, "genomes two"]) -> Float[Tensor, "genomes families"]:
-        return torch.stack(list(self.terms_of(observed, given).values())).sum(0)
+    def log_odds(self, observed: Observed, given: Given) -> PerFamily:
+        return torch.stack(list(self.terms(observed, given).values())).sum(0)
 
-    def terms(self, observed: Observed) -> dict[str, Float[Tensor, "genomes families"]]:
-        """What the log-odds are the sum of."""
-        return self.terms_of(*self.noise.settle(observed))
-
-    def terms_of(
-        self, observed: Observed, given: Float[Tensor, "genomes two"]
-    ) -> dict[str, Float[Tensor, "genomes families"]]:
-        """The same of genomes whose quality is settled."""
+    def terms(self, observed: Observed, given: Given) -> dict[str, PerFamily]:
+        """What the log-odds are the sum of, of genomes whose quality is settled."""
         evidence = self.noise.evidence(observed)
         compared = self.references.compare(observed, self.noise)
         weights, shift = self.balance(observed, facts(observed, compared))
@@ -233,7 +297,7 @@ class EvidenceModel(Mixture):
         together = torch.stack([*self.simple(settled, given, compared), context], 2)
         return together, facts(settled, compared)
 
-    def _believed(self, observed: Observed) -> Float[Tensor, "genomes families"]:
+    def _believed(self, observed: Observed) -> PerFamily:
         seen, unseen = self.belief.unbind(1)
         return 1 + torch.where(observed.present, seen, unseen)
 
@@ -259,7 +323,7 @@ class WithoutNetwork(Mixture):
     ) -> tuple[Float[Tensor, "genomes families parts"], Float[Tensor, "genomes facts"]]:
         return self._of_settled(*self.noise.settle(observed))
 
-    def log_odds(self, observed: Observed, given: Float[Tensor, "genomes two"]) -> Float[Tensor, "genomes families"]:
+    def log_odds(self, observed: Observed, given: Given) -> PerFamily:
         parts, about = self._of_settled(observed, given)
         weights, shift = self.balance(observed, about)
         return (parts * weights).sum(2) + shift

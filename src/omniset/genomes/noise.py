@@ -17,6 +17,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+Copies = Int[np.ndarray, " families"]  # gene copies of each family
+PerGenome = Float[Tensor, " genomes"]
+PerFamily = Float[Tensor, "genomes families"]  # of each genome
 Share = TypeVar("Share", Float[np.ndarray, " families"], Float[Tensor, " families"])
 MOST_COPIES = 10  # more are as good as certain to be seen
 # No assembly and no annotation is free of error: a family of a genome said to be 100 % complete may be missed, and one
@@ -52,11 +55,6 @@ class Observed:
     def __len__(self) -> int:
         return len(self.counts)
 
-    def select(self, which: Bool[Tensor, " genomes"]) -> Observed:
-        """Some of the genomes."""
-        excluded = None if self.excluded is None else self.excluded[which]
-        return Observed(self.counts[which], self.completeness[which], self.contamination[which], excluded)
-
     def to(self, device: torch.device | str) -> Observed:
         excluded = None if self.excluded is None else self.excluded.to(device)
         return Observed(self.counts.to(device), self.completeness.to(device), self.contamination.to(device), excluded)
@@ -80,14 +78,14 @@ class Recovery:
 
 
 def degrade(
-    counts: Int[np.ndarray, " families"],
-    donor: Int[np.ndarray, " families"],
+    counts: Copies,
+    donor: Copies,
     completeness: float,
     contamination: float,
     rng: np.random.Generator,
     lost: str = "copies",
     prevalence: Float[np.ndarray, " families"] | None = None,
-) -> Int[np.ndarray, " families"]:
+) -> Copies:
     """What is recovered of a genome, and copies of a donor.
 
     Every copy of the donor comes in with the same probability, such that `contamination` x (copies of the genome) are
@@ -102,12 +100,12 @@ def degrade(
 
 
 def lose(
-    counts: Int[np.ndarray, " families"],
+    counts: Copies,
     completeness: float,
     lost: str,
     rng: np.random.Generator,
     prevalence: Float[np.ndarray, " families"] | None = None,
-) -> Int[np.ndarray, " families"]:
+) -> Copies:
     """What is left of a genome's copies. "copies": each is recovered with probability `completeness`. "runs": see
     `lose_runs`. "accessory": each with that probability times `accessory_loss`. "islands": see `lose_islands`.
     """
@@ -122,9 +120,7 @@ def lose(
     return rng.binomial(counts, completeness * accessory_loss(prevalence))
 
 
-def lose_runs(
-    counts: Int[np.ndarray, " families"], completeness: float, rng: np.random.Generator, run: int = RUN
-) -> Int[np.ndarray, " families"]:
+def lose_runs(counts: Copies, completeness: float, rng: np.random.Generator, run: int = RUN) -> Copies:
     """What is left where genes are lost together, as with their contig: gene copies in a random order are cut into runs
     of `run`, and each run is recovered with probability `completeness`.
     """
@@ -134,11 +130,8 @@ def lose_runs(
 
 
 def lose_islands(
-    counts: Int[np.ndarray, " families"],
-    completeness: float,
-    prevalence: Float[np.ndarray, " families"],
-    rng: np.random.Generator,
-) -> Int[np.ndarray, " families"]:
+    counts: Copies, completeness: float, prevalence: Float[np.ndarray, " families"], rng: np.random.Generator
+) -> Copies:
     """What is left where islands and plasmids are lost more often than the rest: a tenth of the gene copies, drawn with
     weights of 1 - prevalence, lies on islands of 20, each of which is recovered as a whole with probability
     0.4 x `completeness`; every other copy with probability `completeness`. Of MAGs of simulated metagenomes, Maguire et
@@ -164,9 +157,7 @@ def accessory_loss(prevalence: Share) -> Share:
     return ACCESSORY + (1 - ACCESSORY) * (prevalence / CORE).clip(max=1)
 
 
-def flip(
-    counts: Int[np.ndarray, " families"], missed: float, foreign: float, rng: np.random.Generator
-) -> Int[np.ndarray, " families"]:
+def flip(counts: Copies, missed: float, foreign: float, rng: np.random.Generator) -> Copies:
     """Independent noise of families: a present one is lost with `missed`, an absent one comes in with `foreign`."""
     drawn = rng.random(len(counts))
     return np.where(counts > 0, counts * (drawn >= missed), drawn < foreign).astype(counts.dtype)
@@ -249,11 +240,8 @@ class NoiseModel(nn.Module):
         self.quality.copy_(torch.from_numpy(np.linalg.lstsq(x.numpy(), np.stack([c, q], 1), rcond=None)[0]))
 
     def rates(
-        self,
-        completeness: Float[Tensor, " genomes"],
-        contamination: Float[Tensor, " genomes"],
-        detection: Float[Tensor, " families"] | None = None,
-    ) -> tuple[Float[Tensor, "genomes families"], Float[Tensor, "genomes families"]]:
+        self, completeness: PerGenome, contamination: PerGenome, detection: Float[Tensor, " families"] | None = None
+    ) -> tuple[PerFamily, PerFamily]:
         """(B, V) missed_v and foreign_v.
 
         Args:
@@ -270,22 +258,18 @@ class NoiseModel(nn.Module):
         foreign = self.prevalence * (1 - (1 - contamination.clamp(max=1))[:, None] ** k @ self.copies)
         return missed.clamp(LEAST_MISSED, 1 - LEAST_MISSED), foreign.clamp(LEAST_FOREIGN, 0.5)
 
-    def evidence(
-        self, observed: Observed, detection: Float[Tensor, " families"] | None = None
-    ) -> Float[Tensor, "genomes families"]:
+    def evidence(self, observed: Observed, detection: Float[Tensor, " families"] | None = None) -> PerFamily:
         """(B, V) log-likelihood ratio, present against absent, of each family's observation. detection: see `rates`."""
         missed, foreign = self.rates(observed.completeness, observed.contamination, detection)
         seen, unseen = ((1 - missed) / foreign).log(), (missed / (1 - foreign)).log()
         return torch.where(observed.present, seen, unseen)
 
-    def shows(self, completeness: Float[Tensor, " genomes"]) -> Float[Tensor, "genomes families"]:
+    def shows(self, completeness: PerGenome) -> PerFamily:
         """(B, V) how often a genome of this completeness shows a family of its organism, 1 - missed_v."""
         powers = torch.arange(1, MOST_COPIES + 1, device=completeness.device)
         return 1 - (1 - completeness)[:, None] ** powers @ self.copies
 
-    def hidden(
-        self, present: Bool[Tensor, "genomes families"], recovery: Recovery
-    ) -> Float[Tensor, "genomes families"]:
+    def hidden(self, present: Bool[Tensor, "genomes families"], recovery: Recovery) -> PerFamily:
         """(B, V) how often a family of the organism is missing in the genome that is learned from, given whether it was
         observed in what was left of that genome. By Bayes' rule, with m and u how often one is missed in the genome and
         in what was left of it, u >= m, and f how often a foreign one comes in:
@@ -298,7 +282,7 @@ class NoiseModel(nn.Module):
         observed = missing * foreign / (1 - missed + missed * foreign)
         return torch.where(present, observed, missing / missed.clamp(min=1e-12))
 
-    def shift(self, observed: Observed) -> Float[Tensor, "genomes families"]:
+    def shift(self, observed: Observed) -> PerFamily:
         """(B, V) what is to be added to log-odds that take all families for equally well detected, where rare ones are
         lost more often, see `accessory_loss`: by Bayes' rule the difference of the evidence. 0 where nothing was
         observed, since the prior holds there.
@@ -307,9 +291,7 @@ class NoiseModel(nn.Module):
         change = self.evidence(settled, accessory_loss(self.prevalence)) - self.evidence(settled)
         return change * observed.present.any(1, keepdim=True)
 
-    def estimate(
-        self, counts: Float[Tensor, "genomes families"]
-    ) -> tuple[Float[Tensor, " genomes"], Float[Tensor, " genomes"]]:
+    def estimate(self, counts: PerFamily) -> tuple[PerGenome, PerGenome]:
         """(B,) completeness and contamination, from the markers."""
         mean = (torch.arange(1, MOST_COPIES + 1, device=counts.device).to(counts) @ self.copies) * self.prevalence
         x = _marker_features((counts > 0).to(counts) @ self.markers, counts @ self.markers / (mean @ self.markers))
@@ -349,9 +331,7 @@ def cross_entropy(
     return torch.where(truth > 0, F.softplus(-log_odds), absent)
 
 
-def _marker_features(
-    share: Float[Tensor, " genomes"], copies: Float[Tensor, " genomes"]
-) -> Float[Tensor, "genomes features"]:
+def _marker_features(share: PerGenome, copies: PerGenome) -> Float[Tensor, "genomes features"]:
     """Of single-copy markers, share = c + q - cq and copies = c + q: completeness and contamination are functions of
     the two, here quadratic ones.
     """

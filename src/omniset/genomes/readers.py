@@ -306,104 +306,94 @@ def _groups(values: list[str], wanted: str) -> list[str]:
     return arcogs if wanted == "arCOG" else cogs or arcogs
 
 
-def read_interproscan(sheet: Sheet, notes: Notes) -> Found:
-    """Match by match: the signature's identifier, or InterPro's; a gene with several matches counts once."""
-    wanted, name = notes.wanted or "Pfam", genome_of(sheet.file.path)
+Hit = tuple[int, str, list[str]]  # row, gene, and families that it is said to be of
+
+
+def read_hits(hits: Callable[[Sheet, Notes], Iterator[Hit]], sheet: Sheet, notes: Notes) -> Found:
+    """A file of one genome, hit by hit: a gene with several hits of a family counts once."""
+    seen: set[tuple[str, str]] = set()
+    name = genome_of(sheet.file.path)
+    entries = (
+        (row, name, once(seen, gene, families), 1, contig_of(gene)) for row, gene, families in hits(sheet, notes)
+    )
+    return gather(sheet.file, entries, name)
+
+
+def interproscan_hits(sheet: Sheet, notes: Notes) -> Iterator[Hit]:
+    """The signature's identifier, or InterPro's."""
+    wanted = notes.wanted or "Pfam"
     column = 11 if wanted == "InterPro" else 4
-
-    def entries() -> Iterator[Entry]:
-        seen: set[tuple[str, str]] = set()
-        for row, line in sheet.file.lines():
-            fields = line.rstrip("\r\n").split("\t")
-            if not line.strip():
-                continue
-            if len(fields) < 11:
-                raise sheet.file.error(row, f"has {len(fields)} fields, InterProScan writes at least 11")
-            text = fields[column] if len(fields) > column else "-"
-            if kind_of_identifier(text) == wanted:
-                yield row, name, once(seen, fields[0], [notes.family(text)]), 1, contig_of(fields[0])
-
-    return gather(sheet.file, entries(), name)
+    for row, line in sheet.file.lines():
+        fields = line.rstrip("\r\n").split("\t")
+        if not line.strip():
+            continue
+        if len(fields) < 11:
+            raise sheet.file.error(row, f"has {len(fields)} fields, InterProScan writes at least 11")
+        text = fields[column] if len(fields) > column else "-"
+        if kind_of_identifier(text) == wanted:
+            yield row, fields[0], [notes.family(text)]
 
 
-def read_hmmscan(sheet: Sheet, notes: Notes) -> Found:
-    """Hit by hit: the accession of the model, else its name; a gene that hits a model several times counts once.
+def hmmscan_hits(sheet: Sheet, notes: Notes) -> Iterator[Hit]:
+    """The accession of the model, else its name.
 
     The hits are those of the file: choose them with HMMER's --cut_ga or -E. hmmscan has models as targets, hmmsearch as
     queries; the side that has an accession is the model.
     """
-    name = genome_of(sheet.file.path)
-
-    def entries() -> Iterator[Entry]:
-        seen: set[tuple[str, str]] = set()
-        for row, line in sheet.file.lines():
-            fields = line.split(None, 5)
-            if line.startswith("#") or not fields:
-                continue
-            if len(fields) < 6:
-                raise sheet.file.error(row, f"has {len(fields)} fields, a row of --tblout has 18")
-            target, accession, query, other = fields[:4]
-            searched = accession == "-" and other != "-"
-            model, gene = (other, target) if searched else (target if accession == "-" else accession, query)
-            yield row, name, once(seen, gene, [notes.family(model)]), 1, contig_of(gene)
-
-    return gather(sheet.file, entries(), name)
+    for row, line in sheet.file.lines():
+        fields = line.split(None, 5)
+        if line.startswith("#") or not fields:
+            continue
+        if len(fields) < 6:
+            raise sheet.file.error(row, f"has {len(fields)} fields, a row of --tblout has 18")
+        target, accession, query, other = fields[:4]
+        searched = accession == "-" and other != "-"
+        model, gene = (other, target) if searched else (target if accession == "-" else accession, query)
+        yield row, gene, [notes.family(model)]
 
 
-def read_kofamscan(sheet: Sheet, notes: Notes) -> Found:
+def kofamscan_hits(sheet: Sheet, notes: Notes) -> Iterator[Hit]:
     """Only hits above the threshold, which a * marks. The plain form is aligned by spaces, the other by tabs."""
     if not is_kofam(sheet):
         raise sheet.file.error(None, "does not begin with KofamScan's header (# gene name, KO, thrshld, ...)")
-    name = genome_of(sheet.file.path)
-
-    def entries() -> Iterator[Entry]:
-        began = False
-        for row, line in sheet.file.lines():
-            if row <= sheet.header or not line.strip() or (line.startswith("#") and not began):
-                continue
-            began = True
-            hit = HIT.match(line)
-            if hit is None:
-                if not line.startswith((" ", "\t", '""')):
-                    again = " (the header again? give files that were joined one by one)" if line[0] == "#" else ""
-                    raise sheet.file.error(row, f"begins with {line[0]!r}, it must with * or a space{again}")
-                continue
-            fields = split_loosely(hit[1], "\t") if "\t" in line else hit[1].split(None, 5)
-            families = _each(sheet, row, "column 'KO'", fields[1] if len(fields) > 1 else "", "KO", notes)
-            if not families:
-                raise sheet.file.error(row, "column 'KO' is empty, it must be a KO such as 'K00001'")
-            if len(fields) > 5:
-                notes.describe(families[0], "", fields[5].strip().strip('"').replace('""', '"'))
-            yield row, name, families, 1, contig_of(fields[0].strip('"'))
-
-    return gather(sheet.file, entries(), name)
+    began = False
+    for row, line in sheet.file.lines():
+        if row <= sheet.header or not line.strip() or (line.startswith("#") and not began):
+            continue
+        began = True
+        hit = HIT.match(line)
+        if hit is None:
+            if not line.startswith((" ", "\t", '""')):
+                again = " (the header again? give files that were joined one by one)" if line[0] == "#" else ""
+                raise sheet.file.error(row, f"begins with {line[0]!r}, it must with * or a space{again}")
+            continue
+        fields = split_loosely(hit[1], "\t") if "\t" in line else hit[1].split(None, 5)
+        families = _each(sheet, row, "column 'KO'", fields[1] if len(fields) > 1 else "", "KO", notes)
+        if not families:
+            raise sheet.file.error(row, "column 'KO' is empty, it must be a KO such as 'K00001'")
+        if len(fields) > 5:
+            notes.describe(families[0], "", fields[5].strip().strip('"').replace('""', '"'))
+        yield row, fields[0].strip('"'), families
 
 
-def read_mapper(sheet: Sheet, notes: Notes) -> Found:
+def mapper_hits(sheet: Sheet, notes: Notes) -> Iterator[Hit]:
     """Gene and KOs, in one field or several; without comments, since a gene may have any name."""
-    name = genome_of(sheet.file.path)
-
-    def entries() -> Iterator[Entry]:
-        seen: set[tuple[str, str]] = set()
-        began = False
-        for row, line in sheet.file.lines():
-            gene, *fields = map(str.strip, split_loosely(line, sheet.separator))
-            if (
-                not began and fields and key(fields[0]) in FORMATS["ko-mapper"].families["KO"]
-            ):  # a header, which tools do not write
-                continue
-            began = True
-            families = _each(sheet, row, "column 2", fields[0], "KO", notes) if fields else []
-            for further in fields[1:] if families else []:  # further columns may tell the next best hit
-                more = several(further)
-                if not more or any(kind_of_identifier(identifier) != "KO" for identifier in more):
-                    break
-                families += map(notes.family, more)
-            if not fields and HIDDEN.search(gene):
-                raise sheet.file.error(row, f"has one field, {short(gene)}: gene and KO must be separated by a tab")
-            yield row, name, once(seen, gene, families), 1, contig_of(gene)
-
-    return gather(sheet.file, entries(), name)
+    header = FORMATS["ko-mapper"].families["KO"]  # which tools do not write
+    began = False
+    for row, line in sheet.file.lines():
+        gene, *fields = map(str.strip, split_loosely(line, sheet.separator))
+        if not began and fields and key(fields[0]) in header:
+            continue
+        began = True
+        families = _each(sheet, row, "column 2", fields[0], "KO", notes) if fields else []
+        for further in fields[1:] if families else []:  # further columns may tell the next best hit
+            more = several(further)
+            if not more or any(kind_of_identifier(identifier) != "KO" for identifier in more):
+                break
+            families += map(notes.family, more)
+        if not fields and HIDDEN.search(gene):
+            raise sheet.file.error(row, f"has one field, {short(gene)}: gene and KO must be separated by a tab")
+        yield row, gene, families
 
 
 def _each(sheet: Sheet, row: int, column: str, field: str, kind: str, notes: Notes) -> list[str]:
@@ -684,11 +674,7 @@ def _functions(sheet: Sheet, words: list[int], texts: list[str], notes: Notes) -
 
 
 def _families(sheet: Sheet, names: Sequence[str], notes: Notes) -> tuple[list[str], list[bool]]:
-    """Families by their names in a table, and which of them are wanted.
-
-    Raises:
-        ValueError: One is there twice or has no name; none is wanted.
-    """
+    """Families by their names in a table, and which of them are wanted."""
     try:
         families, apart = distinct(names, notes.known)
     except ValueError as error:
@@ -715,10 +701,10 @@ READERS: dict[str, Callable[[Sheet, Notes], Found]] = {
     "genomes-by-families": read_wide,
     "families-by-genomes": read_transposed,
     "long": read_long,
-    "kofamscan": read_kofamscan,
-    "ko-mapper": read_mapper,
+    "kofamscan": partial(read_hits, kofamscan_hits),
+    "ko-mapper": partial(read_hits, mapper_hits),
     "anvio-matrix": read_transposed,
-    "interproscan": read_interproscan,
-    "hmmscan": read_hmmscan,
+    "interproscan": partial(read_hits, interproscan_hits),
+    "hmmscan": partial(read_hits, hmmscan_hits),
     **{name: partial(read_genes, name) for name, form in FORMATS.items() if form.pick},
 }

@@ -17,6 +17,9 @@ from torch import Tensor, nn
 from omniset.genomes.metadata import WHOLE
 from omniset.genomes.noise import NoiseModel, Observed
 
+PerReference = Float[Tensor, "genomes references"]  # of each genome
+PerFamily = Float[Tensor, "genomes families"]  # of each genome
+Prevalence = Float[Tensor, " families"]  # of each family
 SURE = 255  # how a family is kept that a reference has for certain
 AT_ONCE = 64  # references that are imputed at a time
 GRAIN = 2.0**-7  # of evidence: sums up to 2^17 are then of at most 24 bits
@@ -144,14 +147,14 @@ class References(nn.Module):
             company = (weights * others).sum(1) / weights.sum(1).clamp(min=1e-12)
         return Compared(self.corrected_similarity(observed, noise), likelihood, likeliest, company)
 
-    def similarity(self, observed: Observed) -> Float[Tensor, "genomes references"]:
+    def similarity(self, observed: Observed) -> PerReference:
         """(B, R) Jaccard similarity of what was observed to each reference; -1 for an excluded one."""
         present, sizes = observed.present.to(observed.counts), self.sizes(observed.counts)
         shared = present @ self.dense(observed.counts).T
         either = present.sum(1, keepdim=True) + sizes - shared
         return _masked(shared / either.clamp(min=1), observed, -1.0)
 
-    def corrected_similarity(self, observed: Observed, noise: NoiseModel) -> Float[Tensor, "genomes references"]:
+    def corrected_similarity(self, observed: Observed, noise: NoiseModel) -> PerReference:
         """(B, R) Jaccard similarity that the complete genome would have, estimated: every family that was seen stands
         for 1 / (1 - missed_v) of them (Horvitz and Thompson, "A generalization of sampling without replacement from a
         finite universe", 1952). -1 for an excluded reference.
@@ -163,9 +166,7 @@ class References(nn.Module):
         shared = shared.minimum(sizes).minimum(size)
         return _masked(shared / (size + sizes - shared).clamp(min=1), observed, -1.0)
 
-    def neighbours(
-        self, observed: Observed, prevalence: Float[Tensor, " families"]
-    ) -> Float[Tensor, "genomes families"]:
+    def neighbours(self, observed: Observed, prevalence: Prevalence) -> PerFamily:
         """(B, V) share of the 15 most similar references that have the family, the prevalence counted as one more."""
         similarity = self.similarity(observed)
         nearest, which = similarity.topk(min(NEIGHBOURS, similarity.shape[1]), 1)
@@ -173,9 +174,7 @@ class References(nn.Module):
         have = torch.einsum("bk,bkv->bv", there, self.dense(observed.counts)[which])
         return (have + prevalence) / (there.sum(1, keepdim=True) + 1)
 
-    def likelihood(
-        self, observed: Observed, evidence: Float[Tensor, "genomes families"]
-    ) -> Float[Tensor, "genomes references"]:
+    def likelihood(self, observed: Observed, evidence: PerFamily) -> PerReference:
         """(B, R) log-likelihood of what was observed, had the genome the families of reference r: the sum of the
         evidence over those families, less that of the likeliest reference. Least where a reference is excluded.
 
@@ -189,12 +188,7 @@ class References(nn.Module):
         # Not -inf, whose product with a weight of 0 is NaN in the backward of a row without any reference.
         return _masked(likelihood, observed, torch.finfo(evidence.dtype).min)
 
-    def likeliest(
-        self,
-        observed: Observed,
-        likelihood: Float[Tensor, "genomes references"],
-        prevalence: Float[Tensor, " families"],
-    ) -> Float[Tensor, "genomes families"]:
+    def likeliest(self, observed: Observed, likelihood: PerReference, prevalence: Prevalence) -> PerFamily:
         """(B, V) share of the 15 references of the greatest likelihood that have the family, the prevalence one more.
 
         Weights fall from 1 to 0, 1 - ((l_1 - l_r) / (l_1 - l_16))^2 (Epanechnikov, "Non-parametric estimation of a
@@ -207,7 +201,7 @@ class References(nn.Module):
         return _shrunken(weights, torch.einsum("bk,bkv->bv", weights, chosen), prevalence)
 
     def _nearest(
-        self, likelihood: Float[Tensor, "genomes references"]
+        self, likelihood: PerReference
     ) -> tuple[Float[Tensor, "genomes chosen"], Int[Tensor, "genomes chosen"]]:
         """Weights of the 15 likeliest, and which they are."""
         nearest, which = likelihood.topk(min(NEIGHBOURS + 1, likelihood.shape[1]), 1)
@@ -218,11 +212,7 @@ class References(nn.Module):
         return weights[:, :NEIGHBOURS], which[:, :NEIGHBOURS]
 
     def kernels(
-        self,
-        observed: Observed,
-        likelihood: Float[Tensor, "genomes references"],
-        prevalence: Float[Tensor, " families"],
-        sharpness: Float[Tensor, " kernels"],
+        self, observed: Observed, likelihood: PerReference, prevalence: Prevalence, sharpness: Float[Tensor, " kernels"]
     ) -> Float[Tensor, "genomes families kernels"]:
         """(B, V, J) attention over the references: the family's share among them, weighted by likelihood^sharpness.
 
@@ -279,11 +269,7 @@ class References(nn.Module):
         return every == len(every) - self.joined + first + torch.arange(number)[:, None]
 
 
-def _shrunken(
-    weights: Float[Tensor, "genomes chosen"],
-    have: Float[Tensor, "genomes families"],
-    prevalence: Float[Tensor, " families"],
-) -> Float[Tensor, "genomes families"]:
+def _shrunken(weights: Float[Tensor, "genomes chosen"], have: PerFamily, prevalence: Prevalence) -> PerFamily:
     """Weighted shares, of as many genomes as the weights amount to (Kish, "Survey Sampling", 1965), and the prevalence
     as one more.
     """

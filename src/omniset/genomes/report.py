@@ -194,9 +194,7 @@ def of_evaluation(run: Run, evaluation: Evaluation) -> Made:
         sections.append(Section(title, text if blocks else "Not measured.", blocks))
     splits = evaluation.splits.drop(columns=["epochs", "provenance"]).astype({"seed": str})
     about = "Trained on the first part, chosen and calibrated on the second, tested once on the third: no clade in two."
-    tables = [_frame("Splits.", splits)]
-    tables.append(Table("Scores.", ["score", "what it is"], [*map(list, measured.DEFINITIONS.items())]))
-    sections.append(Section("How it was tested", about, tables))
+    sections.append(Section("How it was tested", about, [_frame("Splits.", splits)]))
     lead = f"{many(len(compared.methods), 'method')} on {many(evaluation.rows['genome'].nunique(), 'genome')} of clades"
     return compose(
         run,

@@ -39,14 +39,9 @@ class SeedModel(Method):
     ) -> None:
         super().__init__(noise)
         self.tokens = FamilyTokens(families, dim)
-        sizes: dict[str, Any] = {
-            "input_dim": dim,
-            "dim": dim,
-            "depth": depth,
-            "num_heads": num_heads,
-            "num_outputs": seeds,
-        }
-        self.encoder = encoders.build("set-transformer-sab", **sizes, input_layers=0, dropout=dropout, norm="post")
+        sizes: dict[str, Any] = {"input_dim": dim, "dim": dim, "depth": depth, "num_heads": num_heads}
+        sizes |= {"num_outputs": seeds, "input_layers": 0}
+        self.encoder = encoders.build("set-transformer-sab", **sizes, dropout=dropout, norm="post")
         assert isinstance(self.encoder, encoders.AttentionEncoder)
         # The document's PMA has no feed-forward part.
         self.encoder.pool = PoolingByMultiheadAttention(dim, num_heads, seeds, ffn_dim=0, norm="post", dropout=dropout)

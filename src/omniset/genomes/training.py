@@ -31,15 +31,16 @@ from omniset.genomes.baselines import (
     PrincipalComponents,
 )
 from omniset.genomes.metadata import check_taxonomy, lineages
-from omniset.genomes.mixing import Predictions, fit_weights
-from omniset.genomes.model import EvidenceModel, Mixture, WithoutNetwork
+from omniset.genomes.model import EvidenceModel, Mixture, Predictions, WithoutNetwork, fit_weights
 from omniset.genomes.noise import NoiseModel, Observed, Recovery, cross_entropy, degrade, flip
+from omniset.genomes.options import CompleterOptions
 from omniset.genomes.references import References
 from omniset.genomes.seed import SeedModel
 from omniset.runs import devices
 from omniset.training.data import Key, Lesson
 from omniset.training.fit import TrainingModule, fit
 
+Rows = Int[np.ndarray, " chosen"]  # positions of genomes
 CLUSTERED = 5000  # genomes, at most, whose clades are made by clustering where there is no taxonomy
 AT_ONCE = 1000  # genomes whose families are counted at a time
 BATCH_SIZE = 16  # genomes per step, and at a time when completing
@@ -151,13 +152,13 @@ class Clades:
     def groups(self) -> Int[np.ndarray, " genomes"]:
         return self.codes[:, 1]
 
-    def weights(self, rows: Int[np.ndarray, " chosen"]) -> Float[np.ndarray, " chosen"]:
+    def weights(self, rows: Rows) -> Float[np.ndarray, " chosen"]:
         """(chosen,) so that every clade counts the same; mean 1."""
         _, which, sizes = np.unique(self.groups[rows], return_inverse=True, return_counts=True)
         weights = 1 / sizes[which]
         return weights / weights.mean() if len(weights) else weights
 
-    def drawn(self, rows: Int[np.ndarray, " chosen"], number: int, seed: int) -> Int[np.ndarray, " drawn"]:
+    def drawn(self, rows: Rows, number: int, seed: int) -> Int[np.ndarray, " drawn"]:
         """All of these genomes, or so many of them, drawn over the clades."""
         if len(rows) <= number:
             return rows
@@ -269,7 +270,7 @@ class Genomes:
         return self.row(int(rng.choice(pool)))
 
 
-def carriers(counts: sp.csr_array, rows: Int[np.ndarray, " chosen"]) -> Int[np.ndarray, " families"]:
+def carriers(counts: sp.csr_array, rows: Rows) -> Int[np.ndarray, " families"]:
     """(families,) how many of the chosen genomes have each family. The rows of a large table are not copied at once."""
     number = np.zeros(counts.shape[1], dtype=np.int64)
     for some in np.split(rows, range(AT_ONCE, len(rows), AT_ONCE)):
@@ -323,12 +324,7 @@ class Noisy:
 
 
 def degraded(
-    genomes: Genomes,
-    rows: Int[np.ndarray, " chosen"],
-    level: tuple[float, float] | str,
-    kind: str,
-    seed: int,
-    lost: str = "copies",
+    genomes: Genomes, rows: Rows, level: tuple[float, float] | str, kind: str, seed: int, lost: str = "copies"
 ) -> Iterator[Degraded]:
     """Genomes degraded at a level, 16 at a time: their positions, what is observed of them, and how much of them that
     truly is. Same call, same noise.
@@ -367,7 +363,7 @@ def degraded(
 def apply_all(
     methods: dict[str, Method],
     genomes: Genomes,
-    rows: Int[np.ndarray, " chosen"],
+    rows: Rows,
     level: tuple[float, float] | str,
     kind: str,
     seed: int,
@@ -462,11 +458,7 @@ class GenomeBatches:
 def lesson(genomes: Genomes, batch_size: int, epochs: int, seed: int, curriculum: bool = False) -> Lesson:
     """Training and validation batches."""
     make = GenomeBatches(genomes, seed, epochs, curriculum)
-    return Lesson(make, genomes.train, genomes.validation, batch_size=batch_size, seed=seed, move=_move)
-
-
-def _move(batch: Batch, device: torch.device) -> tuple[Any, ...]:
-    return tuple(None if part is None else part.to(device) for part in batch)
+    return Lesson(make, genomes.train, genomes.validation, batch_size=batch_size, seed=seed)
 
 
 class GenomeModule(TrainingModule):
@@ -540,22 +532,20 @@ class Suite(nn.Module):
     def fit(
         self,
         genomes: Genomes,
-        *,
-        main: str,
-        seed: int,
+        options: CompleterOptions,
+        epochs: int,
         folder: Path | None,
-        fingerprint: dict[str, Any],
+        resume: bool,
         instead: dict[str, int] | None = None,
-        **training: Any,
     ) -> dict[str, list[dict[str, Any]]]:
         """Fit every method; returns the history of those that are trained.
 
         Args:
-            main: The method that `training` is for; others are trained with TRAINING, on the same device.
+            options: Of the architecture; methods beside it are trained with TRAINING, on the same device.
+            epochs: Of the architecture, at most.
             instead: Epochs of each method that is trained, all of which are taken.
-            training: epochs, learning_rate, device, progress, resume.
         """
-        rng = np.random.default_rng(seed)
+        main, seed, rng = options.architecture, options.seed, np.random.default_rng(options.seed)
         counts = genomes.training_counts
         self.noise.fit(counts, rng, None if genomes.itself is None else genomes.itself[genomes.train])
         self.references.fit(genomes.counts[genomes.references])
@@ -565,7 +555,9 @@ class Suite(nn.Module):
             self[name].fit(counts, rng)
         del counts  # a copy, where genomes are kept back
         history = {}
-        training = {"batch_size": BATCH_SIZE, "weight_decay": WEIGHT_DECAY, "patience": PATIENCE, **training}
+        usual = {"epochs": epochs, "learning_rate": options.learning_rate, "batch_size": BATCH_SIZE}
+        usual |= {"weight_decay": WEIGHT_DECAY, "patience": PATIENCE}
+        computing: dict[str, Any] = {"device": options.device, "progress": options.progress, "resume": resume}
         for name in self.methods:
             method = self[name]
             if method.trained:
@@ -576,11 +568,11 @@ class Suite(nn.Module):
                     seed=seed,
                     curriculum=name == "seed",
                     folder=folder if folder is None or name == main else folder / name,
-                    fingerprint=fingerprint | {"method": name},
-                    **training | ({} if name == main else TRAINING.get(name, {})) | length,
+                    fingerprint=options.fingerprint() | {"method": name},
+                    **computing | usual | ({} if name == main else TRAINING.get(name, {})) | length,
                 )
             if isinstance(method, Mixture):
-                mix(method, genomes, seed, devices.find(training["device"]))
+                mix(method, genomes, seed, devices.find(options.device))
         self.eval()
         return history
 
@@ -650,12 +642,7 @@ def _together(model: Mixture, batches: Sequence[Degraded]) -> Iterator[Degraded]
 
 
 def _predictions(
-    model: Mixture,
-    genomes: Genomes,
-    rows: Int[np.ndarray, " chosen"],
-    batches: Iterable[Degraded],
-    each: int,
-    rng: np.random.Generator,
+    model: Mixture, genomes: Genomes, rows: Rows, batches: Iterable[Degraded], each: int, rng: np.random.Generator
 ) -> Iterator[Predictions]:
     """What the parts say of so many families of each genome, drawn at random; of all, where these are no more."""
     by_clade = dict(zip(rows.tolist(), genomes.clades.weights(rows).tolist(), strict=True))

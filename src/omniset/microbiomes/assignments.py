@@ -13,7 +13,7 @@ import pandas as pd
 from jaxtyping import Bool, Float, Int
 
 from omniset.microbiomes.calibration import Trust
-from omniset.microbiomes.candidates import Candidates
+from omniset.microbiomes.model import Candidates
 from omniset.microbiomes.samples import Samples
 from omniset.microbiomes.taxonomy import UNASSIGNED, Taxa, Taxonomy, bare, joined, lineages_of, names_at
 from omniset.report.blocks import many

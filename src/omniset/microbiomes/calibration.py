@@ -14,13 +14,15 @@ from scipy.special import log_softmax
 from sklearn.linear_model import LogisticRegression
 
 from omniset.microbiomes.abundances import Prior
-from omniset.microbiomes.candidates import Candidates, candidates_of, most_probable
-from omniset.microbiomes.communities import Members, de_novo, draw
-from omniset.microbiomes.model import WEIGHTS, TaxonNetwork
+from omniset.microbiomes.model import WEIGHTS, Candidates, TaxonNetwork, candidates_of, most_probable
+from omniset.microbiomes.references import Members, de_novo, draw
 from omniset.microbiomes.taxonomy import Taxa
 from omniset.microbiomes.training import Material
 from omniset.runs.devices import one_blas_thread
 
+Logits = Float[np.ndarray, "sequences candidates"]
+PerSequence = Float[np.ndarray, " sequences"]
+Profiles = Float[np.ndarray, "profiles taxa"]
 LEAST = 20  # validation sequences below which nothing is calibrated
 FOREIGNERS = 500  # sequences that are nothing's
 SAMPLES, READS = 48, 1024
@@ -105,24 +107,20 @@ class Trust:
     prior: Prior = field(default_factory=Prior)
     confidence: Confidence = field(default_factory=Confidence)
 
-    def logits(
-        self, these: Candidates, reads: Float[np.ndarray, " sequences"], taxa: int
-    ) -> Float[np.ndarray, "sequences candidates"]:
+    def logits(self, these: Candidates, reads: PerSequence, taxa: int) -> Logits:
         """Of the sequences of one sample, in its context."""
         alone = these.logits(self.weights)
         return alone + self.prior.log_shares(these.taxon, alone, reads, taxa)[these.taxon]
 
     def call(
-        self, these: Candidates, reads: Float[np.ndarray, " sequences"], taxa: Taxa
+        self, these: Candidates, reads: PerSequence, taxa: Taxa
     ) -> tuple[Int[np.ndarray, " sequences"], Float[np.ndarray, "sequences ranks"]]:
         """The most probable taxon of each, and the confidence in its clade at each rank."""
         taxon, odds = most_probable(these.taxon, self.logits(these, reads, len(taxa)), taxa.clade)
         return taxon, self.confidence.of(odds, these.likeness)
 
 
-def loss_of(
-    logits: Float[np.ndarray, "sequences candidates"], own: Bool[np.ndarray, "sequences candidates"]
-) -> Float[np.ndarray, " sequences"]:
+def loss_of(logits: Logits, own: Bool[np.ndarray, "sequences candidates"]) -> PerSequence:
     """Cross-entropy of the candidates that are marked as the truth; infinite where none is."""
     return -np.logaddexp.reduce(np.where(own, log_softmax(logits, axis=1), -np.inf), axis=1)
 
@@ -152,7 +150,7 @@ def weights_of(
     return np.asarray(optimize.minimize(loss, first, jac=True, bounds=bounds, method="L-BFGS-B").x)
 
 
-def thinned(profiles: Float[np.ndarray, "profiles taxa"], rng: np.random.Generator) -> Float[np.ndarray, "some taxa"]:
+def thinned(profiles: Profiles, rng: np.random.Generator) -> Float[np.ndarray, "some taxa"]:
     """At most `MOST_PROFILES` of them, drawn at random."""
     if len(profiles) <= MOST_PROFILES:
         return profiles
@@ -179,7 +177,7 @@ class KeptBack:
     seed: int
 
     @cached_property
-    def logits(self) -> Float[np.ndarray, "sequences candidates"]:
+    def logits(self) -> Logits:
         return self.candidates.logits(self.weights)
 
     @cached_property
@@ -260,7 +258,7 @@ def learn_trust(
     network: TaxonNetwork,
     taxa: Taxa,
     material: Material,
-    profiles: Float[np.ndarray, "profiles taxa"] | None,
+    profiles: Profiles | None,
     *,
     prior: Prior | None = None,
     without_network: bool = False,

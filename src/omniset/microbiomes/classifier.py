@@ -13,16 +13,14 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
+from scipy.special import log_softmax, softmax
 
 from omniset.fitted import Estimator
 from omniset.microbiomes.abundances import Prior
 from omniset.microbiomes.assignments import Calls, warn_of_strangers
 from omniset.microbiomes.calibration import LEAST, Confidence, Trust, learn_trust, thinned
-from omniset.microbiomes.candidates import Candidates, candidates_of
-from omniset.microbiomes.explanation import explained, members_of, place_of
-from omniset.microbiomes.model import SequenceNetwork, TaxonNetwork
-from omniset.microbiomes.naive_bayes import KmerLikelihood
+from omniset.microbiomes.model import Candidates, KmerLikelihood, SequenceNetwork, TaxonNetwork, candidates_of
 from omniset.microbiomes.options import ClassifierOptions
 from omniset.microbiomes.references import References, choose, held_out, of_files, shares_of
 from omniset.microbiomes.samples import Counts, Samples, Table, matched, read_samples, sequences_of
@@ -111,7 +109,7 @@ class TaxonClassifier(ClassifierOptions, Estimator):
         """
         self.check_arguments()
         self.check_resumed(folder, resume)
-        numbered, lineages = self._prepared(references, taxonomy)
+        numbered, lineages = self.prepare(references, taxonomy)
         communities = None
         if profiles is not None:
             table = read_samples(profiles) if isinstance(profiles, (str, Path)) else profiles
@@ -120,16 +118,12 @@ class TaxonClassifier(ClassifierOptions, Estimator):
             self.notes_.append(note)
         return self.fit_references(numbered, self.taxa_, communities, self.notes_, folder=folder, resume=resume)
 
-    def prepare(self, references: Table, taxonomy: Lineages | None = None) -> References:
-        """The references as `fit` learns them. Sets `taxa_` and `notes_`.
+    def prepare(self, references: Table, taxonomy: Lineages | None = None) -> tuple[References, Taxonomy]:
+        """The references as `fit` learns them, and the taxa by name. Sets `taxa_` and `notes_`.
 
         Raises:
             ValueError: Bad files, or fewer than two taxa.
         """
-        return self._prepared(references, taxonomy)[0]
-
-    def _prepared(self, references: Table, taxonomy: Lineages | None) -> tuple[References, Taxonomy]:
-        """`prepare`, and the taxa by name."""
         if taxonomy is None:
             if not isinstance(references, (str, Path)):
                 raise ValueError("taxonomy must be given where references are no FASTA file with taxa in its headers")
@@ -340,3 +334,96 @@ class TaxonClassifier(ClassifierOptions, Estimator):
             torch.manual_seed(self.seed)
             alone = SequenceNetwork(self.KMERS, self.WIDTH, taxa, self.MEMBERS)
             return TaxonNetwork(alone, KmerLikelihood(taxa, entries), profiles)
+
+
+CLEAR = 0.99  # probability by itself of a read that is clear
+
+
+def place_of(samples: Samples, feature: str, sample: str | None) -> tuple[int, int]:
+    """Number of a sample, by default the one with most reads of the feature, and of the feature.
+
+    Raises:
+        ValueError: One that is not there, or a feature without reads in the sample.
+    """
+    if feature not in samples.features:
+        raise ValueError(f"feature {feature!r} is not in the table, whose features are such as {samples.features[0]!r}")
+    column = samples.features.index(feature)
+    reads = samples.counts[:, [column]].toarray()[:, 0]
+    if sample is not None and sample not in samples.names:
+        raise ValueError(f"sample {sample!r} is not in the table, whose samples are such as {samples.names[0]!r}")
+    row = int(reads.argmax()) if sample is None else samples.names.index(sample)
+    if not reads[row]:
+        raise ValueError(f"feature {feature!r} has no reads in sample {samples.names[row]!r}")
+    return row, column
+
+
+def members_of(samples: Samples, row: int) -> tuple[Int[np.ndarray, " members"], Float[np.ndarray, " members"]]:
+    """Numbers of the features that have reads in a sample, and their reads."""
+    counts = samples.counts[[row]].tocsr()
+    present = counts.data > 0
+    return counts.indices[present], counts.data[present]
+
+
+def explained(
+    trust: Trust,
+    members: Candidates,
+    reads: Float[np.ndarray, " members"],
+    features: Sequence[str],
+    place: int,
+    taxa: Taxa,
+    top: int,
+) -> pd.DataFrame:
+    """Take out members one at a time, and see by how much the log-odds of the call (natural logarithm) fall.
+
+    The table's `attrs` have the call, its probability in the sample and alone, and whether it is clear by itself.
+
+    Args:
+        members: Of the sample, with their candidates.
+        features: Their names.
+        place: Of the member that is explained.
+        top: How many are taken out.
+    """
+    names = np.array(["; ".join(lineage) for lineage in taxa.lineages], dtype=object)
+    taxon, logits = members.taxon, members.logits(trust.weights)
+
+    def with_reads(number: Float[np.ndarray, " members"]) -> Float[np.ndarray, " taxa"]:
+        return trust.prior.log_shares(taxon, logits, number, len(taxa))
+
+    log_shares = with_reads(reads)
+    together = softmax(logits + log_shares[taxon], axis=1)
+    alone = softmax(logits[place])
+    ranked = np.argsort(-together[place], kind="stable")
+    best, itself = int(ranked[0]), int(alone.argmax())
+
+    def log_odds(shares: Float[np.ndarray, " taxa"]) -> float:
+        log_share = log_softmax(logits[place] + shares[taxon[place]])
+        return float(log_share[best] - np.logaddexp.reduce(np.delete(log_share, best), initial=-np.inf))
+
+    rivals = taxon[place, [*ranked[:2], itself]]
+    given = reads * (together * np.isin(taxon, rivals)).sum(1)
+    given[place] = -1.0  # without itself there is nothing to explain
+    taken = np.argsort(-given, kind="stable")[: min(top, len(reads) - 1)]
+    whole = log_odds(log_shares)
+    changes = []
+    for i in taken.tolist():
+        less = reads.copy()
+        less[i] = 0
+        changes.append(whole - log_odds(with_reads(less)))
+    called = names[np.take_along_axis(taxon, together.argmax(1)[:, None], axis=1)[:, 0]]
+    table = pd.DataFrame(
+        {
+            "Feature ID": np.array(features, dtype=object)[taken],
+            "count": reads[taken],
+            "Taxon": called[taken],
+            "change": np.array(changes, dtype=np.float64),
+        }
+    ).sort_values("change", key=np.abs, ascending=False, ignore_index=True)
+    table.attrs = {
+        "feature": features[place],
+        "taxon": names[taxon[place, best]],
+        "probability": float(together[place, best]),
+        "alone": float(alone[best]),
+        "taxon_alone": names[taxon[place, itself]],
+        "clear": bool(best == itself and alone[best] >= CLEAR),
+    }
+    return table

@@ -1,23 +1,146 @@
-"""What a sequence is by itself: naive Bayes on its k-mers, and a network, each with a score for every taxon."""
+"""What a sequence is by itself: naive Bayes on its k-mers, and a network, each with a score for every taxon; and its
+candidates, the taxa that it may be of.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
+from scipy.special import softmax
 from torch import Tensor, nn
 
 from omniset.kernels import products
-from omniset.microbiomes.naive_bayes import KmerLikelihood, KmerTable
 from omniset.microbiomes.sequences import STRAND
+from omniset.runs.files import reserve
+from omniset.runs.finite import require_finite_outputs
+from omniset.runs.progress import Progress
 from omniset.tables.dna import Kmers, kmers_of
 
+Vectors = Float[Tensor, "sequences width"]
+Scores = Float[Tensor, "sequences taxa"]
 CANDIDATES = 64  # taxa of each sequence that a sample chooses among
 WEIGHTS = (0.3, 0.3)  # of naive Bayes and of the network, where too little is kept back to learn them
+K = 7
+ALPHA = 0.001
+TABLE = 1 << 28  # entries of the table of logarithms that is in memory at a time: 1 GB
+COUNTED = 1 << 22  # k-mers counted at a time
+BLOCK = 256  # taxa whose logarithms lie together: 16 MB, which a processor's last cache holds
+
+
+class KmerLikelihood(nn.Module):
+    """Multinomial naive Bayes on 7-mers, the logarithm of the likelihood per root of their number n:
+
+        score(read, t) = sum over 7-mers w of the read of log((c_tw + a) / (sum_w c_tw + a 4^7)) / sqrt(n),  a = .001
+
+    c_tw is how often the references of taxon t have it. Those of a read depend on each other; that is why the score
+    is not divided by 1, which would be independence, nor by n, one k-mer's worth. As Wang et al., "Naive Bayesian
+    classifier for rapid assignment of rRNA sequences into the new bacterial taxonomy", 2007, and Bokulich et al.,
+    "Optimizing taxonomic classification of marker-gene amplicon sequences with QIIME 2's q2-feature-classifier plugin",
+    2018; unlike the latter, references count as they are and not scaled to length 1.
+
+    Only the counts are kept; logarithms are computed for as many taxa at a time as `TABLE` has room for.
+
+    Args:
+        taxa: How many.
+        entries: Pairs of a taxon and a k-mer that it has.
+
+    Attributes:
+        starts: (taxa + 1,) where the entries of each taxon start.
+        kmers: (entries,) the k-mer of each.
+        counts: (entries,) c_tw.
+    """
+
+    starts: Tensor
+    kmers: Tensor
+    counts: Tensor
+
+    def __init__(self, taxa: int, entries: int) -> None:
+        super().__init__()
+        self.register_buffer("starts", torch.zeros(taxa + 1, dtype=torch.int64))
+        self.register_buffer("kmers", torch.zeros(entries, dtype=torch.int16))
+        self.register_buffer("counts", torch.zeros(entries, dtype=torch.int32))
+
+    @classmethod
+    def of(
+        cls,
+        texts: Sequence[str],
+        sequence: Int[np.ndarray, " pairs"],
+        taxon: Int[np.ndarray, " pairs"],
+        taxa: int,
+    ) -> KmerLikelihood:
+        """Counted in references.
+
+        Args:
+            texts: Sequences.
+            sequence, taxon: Which are of which.
+        """
+        order = np.argsort(taxon, kind="stable")
+        ends = np.searchsorted(taxon[order], np.arange(taxa + 1))
+        lengths = np.array([len(text) for text in texts], dtype=np.int64)
+        before = np.concatenate([[0], lengths[sequence[order]].cumsum()])[ends]  # letters of all taxa before
+        sizes, kmers, counts = np.zeros(taxa, dtype=np.int64), [], []
+        first = 0
+        while first < taxa:
+            last = max(int(np.searchsorted(before, before[first] + COUNTED, side="right")) - 1, first + 1)
+            some = order[ends[first] : ends[last]]
+            found = kmers_of([texts[i] for i in sequence[some]], K)
+            of_kmer = np.repeat(taxon[some] - first, found.sizes.numpy())
+            keys, times = np.unique(of_kmer * 4**K + found.numbers.numpy(), return_counts=True)
+            sizes[first:last] = np.bincount(keys >> 2 * K, minlength=last - first)
+            kmers.append((keys & (4**K - 1)).astype(np.int16))
+            counts.append(times.astype(np.int32))
+            first = last
+        made = cls(taxa, int(sizes.sum()))
+        made.starts[1:] = torch.from_numpy(sizes.cumsum())
+        made.kmers.copy_(torch.from_numpy(np.concatenate(kmers)))
+        made.counts.copy_(torch.from_numpy(np.concatenate(counts)))
+        return made
+
+    def tables(self, room: int = TABLE) -> Iterator[KmerTable]:
+        """The logarithms, of so many taxa at a time as there is room for."""
+        taxa = len(self.starts) - 1
+        together = max(room // 4**K, 1)
+        for first in range(0, taxa, together):
+            yield KmerTable(self, first, min(first + together, taxa))
+
+
+class KmerTable:
+    """The logarithms of some taxa.
+
+    Attributes:
+        first, last: Which taxa.
+        more: (k-mers, taxa) of log(1 + c / a), `BLOCK` taxa after another.
+        least: (taxa,) the logarithm of the share of a k-mer that the taxon does not have.
+    """
+
+    def __init__(self, likelihood: KmerLikelihood, first: int, last: int) -> None:
+        self.first, self.last = first, last
+        self.more: list[Float[Tensor, "kmers some"]] = []
+        least = []
+        for start in range(first, last, BLOCK):
+            starts = likelihood.starts[start : min(start + BLOCK, last) + 1]
+            span = slice(int(starts[0]), int(starts[-1]))
+            counts = likelihood.counts[span].double()
+            taxon = torch.repeat_interleave(torch.arange(len(starts) - 1, device=starts.device), starts.diff())
+            total = counts.new_zeros(len(starts) - 1).index_add_(0, taxon, counts)
+            more = torch.zeros(4**K, len(total), device=starts.device)
+            more[likelihood.kmers[span].long(), taxon] = (counts / ALPHA).log1p().float()
+            self.more.append(more)
+            least.append((math.log(ALPHA) - (total + ALPHA * 4**K).log()).masked_fill(total == 0, -1e3).float())
+        self.least = torch.cat(least)
+
+    def scores(self, kmers: Kmers) -> Scores:
+        """Of sequences, by their 7-mers."""
+        number = kmers.sizes.clamp(min=1)[:, None].to(self.least.dtype)
+        more = [F.embedding_bag(kmers.numbers, block, kmers.starts, mode="sum") for block in self.more]
+        return (torch.cat(more, 1) + number * self.least) / number.sqrt()
 
 
 class KmerProjection(nn.Module):
@@ -39,7 +162,7 @@ class KmerProjection(nn.Module):
         """What `forward` takes."""
         return [kmers_of(texts, k) for k in self.lengths]
 
-    def forward(self, inputs: list[Kmers]) -> Float[Tensor, "sequences width"]:
+    def forward(self, inputs: list[Kmers]) -> Vectors:
         total = torch.stack([one.sizes for one in inputs]).sum(0).clamp(min=1)
         summed = torch.stack(
             [table(one.numbers, one.starts) for table, one in zip(self.tables, inputs, strict=True)]
@@ -67,7 +190,7 @@ class SequenceNetwork(nn.Module):
         self.prototypes = nn.Parameter(F.normalize(torch.randn(taxa, members, width // members), dim=-1))
         self.log_scale = nn.Parameter(torch.full((members,), math.log(16.0)))
 
-    def vectors(self, inputs: list[Kmers]) -> Float[Tensor, "sequences width"]:
+    def vectors(self, inputs: list[Kmers]) -> Vectors:
         """Of k-mers, as the projection reads them."""
         members = self.projection(inputs).unflatten(-1, self.prototypes.shape[1:])
         return F.layer_norm(members, members.shape[-1:]).flatten(-2)
@@ -77,19 +200,17 @@ class SequenceNetwork(nn.Module):
         scales = self.log_scale.exp() / len(self.log_scale)
         return (F.normalize(self.prototypes[taxa], dim=-1) * scales[:, None]).flatten(1)
 
-    def logits(
-        self, vectors: Float[Tensor, "sequences width"], directions: Float[Tensor, "taxa width"]
-    ) -> Float[Tensor, "sequences taxa"]:
+    def logits(self, vectors: Vectors, directions: Float[Tensor, "taxa width"]) -> Scores:
         """Mean over the members of scaled cosines, to some of the taxa."""
         members = vectors.unflatten(-1, self.prototypes.shape[1:])
         return products.linear(F.normalize(members, dim=-1).flatten(-2), directions)
 
-    def logits_of_members(self, vectors: Float[Tensor, "sequences width"]) -> Float[Tensor, "members sequences taxa"]:
+    def logits_of_members(self, vectors: Vectors) -> Float[Tensor, "members sequences taxa"]:
         members = F.normalize(vectors.unflatten(-1, self.prototypes.shape[1:]), dim=-1)
         taxa = F.normalize(self.prototypes, dim=-1) * self.log_scale.exp()[:, None]
         return torch.einsum("nmw,tmw->mnt", members, taxa)
 
-    def forward(self, inputs: list[Kmers]) -> Float[Tensor, "sequences taxa"]:
+    def forward(self, inputs: list[Kmers]) -> Scores:
         return self.logits(self.vectors(inputs), self.directions())
 
 
@@ -147,3 +268,146 @@ def _largest(values: Float[Tensor, "rows columns"], number: int) -> Int[Tensor, 
         return values.topk(number, sorted=False)[1]
     # NumPy parts a row several times as fast as PyTorch.
     return torch.from_numpy(np.argpartition(values.numpy(), -number, axis=1)[:, -number:])
+
+
+# ---------------------------------------------------------------------- candidates
+
+
+TOGETHER = 512  # sequences at a time
+ARRAYS = (("taxon", "i4"), ("naive_bayes", "f4"), ("network", "f4"))
+MOST = 16.0  # log-odds
+
+
+@dataclass
+class Candidates:
+    """The taxa that each sequence may be of, by itself.
+
+    Attributes:
+        taxon: (sequences, candidates) numbers.
+        naive_bayes: Their scores by it.
+        network: Their logits by the network.
+        sizes: (sequences,) k-mers of each sequence.
+    """
+
+    taxon: Int[np.ndarray, "sequences candidates"]
+    naive_bayes: Float[np.ndarray, "sequences candidates"]
+    network: Float[np.ndarray, "sequences candidates"]
+    sizes: Float[np.ndarray, " sequences"]
+
+    def __len__(self) -> int:
+        return len(self.taxon)
+
+    def of(self, some: Int[np.ndarray, " some"]) -> Candidates:
+        """Of some sequences."""
+        return Candidates(self.taxon[some], self.naive_bayes[some], self.network[some], self.sizes[some])
+
+    def logits(self, weights: Float[np.ndarray, " two"]) -> Float[np.ndarray, "sequences candidates"]:
+        """Of each sequence by itself: the weighted sum."""
+        return weights[0] * self.naive_bayes.astype(np.float64) + weights[1] * self.network
+
+    def without(self, taxon: Int[np.ndarray, " sequences"]) -> Candidates:
+        """As if a taxon of each sequence were not known."""
+        own = self.taxon == taxon[:, None]
+        naive_bayes, network = (np.where(own, -1e3, values) for values in (self.naive_bayes, self.network))
+        return Candidates(self.taxon, naive_bayes, network, self.sizes)
+
+    @property
+    def likeness(self) -> Float[np.ndarray, "sequences two"]:
+        """How like its nearest taxon each sequence is: mean logarithm of a k-mer's share, and largest logit."""
+        return np.stack([self.naive_bayes.max(1) / np.sqrt(np.maximum(self.sizes, 1)), self.network.max(1)], 1)
+
+
+def candidates_of(
+    network: TaxonNetwork,
+    texts: Sequence[str],
+    progress: bool = False,
+    folder: Path | None = None,
+    room: int = TABLE,
+) -> Candidates:
+    """Of sequences, the taxa with the largest logits.
+
+    Args:
+        folder: Keep them there in files, mapped into memory; None: in memory.
+        room: Entries of the table of k-mers that is in memory at a time: bounds the memory, and changes nothing.
+
+    Raises:
+        ValueError: A score that is not finite.
+    """
+    number, taxa = len(texts), len(network.alone.prototypes)
+    shape = (number, min(CANDIDATES, taxa))
+    taxon, naive_bayes, logits = (_room(name, kind, shape, folder) for name, kind in ARRAYS)
+    made = Candidates(taxon, naive_bayes, logits, np.zeros(number))
+    device = network.strand.device
+    with Progress("scoring sequences", number * taxa, progress, unit="scores") as bar:
+        for table in network.likelihood.tables(room):
+            directions = network.directions(table)
+            for start in range(0, number, TOGETHER):
+                some = list(texts[start : start + TOGETHER])
+                kmers = kmers_of(some, K).to(device)
+                inputs = [one.to(device) for one in network.alone.projection.read(some)]
+                scores = network.candidates(inputs, kmers, table, directions)
+                require_finite_outputs(
+                    scores[1] + scores[2], [f"number {start + i + 1}" for i in range(len(some))], "sequence"
+                )
+                rows = slice(start, start + len(some))
+                made.sizes[rows] = kmers.sizes.cpu().numpy()
+                _keep_best(
+                    made,
+                    rows,
+                    [values.cpu().numpy() for values in scores],
+                    network.weights.numpy(force=True),
+                    table.first,
+                )
+                bar.at(table.first * number + (table.last - table.first) * (start + len(some)))
+            del table  # before there is room for the next
+    return made
+
+
+def _room(name: str, kind: str, shape: tuple[int, int], folder: Path | None) -> np.ndarray:
+    if folder is None or not shape[0]:
+        return np.zeros(shape, dtype=kind)
+    room = np.lib.format.open_memmap(folder / f"{name}.npy", "w+", kind, shape)
+    reserve(folder / f"{name}.npy", room.offset + room.nbytes)
+    return room
+
+
+def _keep_best(made: Candidates, rows: slice, new: list[np.ndarray], weights: np.ndarray, before: int) -> None:
+    """Take up new candidates where they are better.
+
+    Args:
+        new: Numbers, scores of naive Bayes, logits.
+        before: Taxa that were scored before: only so many of the old candidates are some.
+    """
+    arrays = (made.taxon, made.naive_bayes, made.network)
+    width = made.taxon.shape[1]
+    old = [array[rows, : min(before, width)] for array in arrays]
+    both = [np.concatenate(pair, axis=1) for pair in zip(old, new, strict=True)]
+    if both[0].shape[1] > width:
+        best = np.argpartition(-(weights[0] * both[1] + weights[1] * both[2]), width - 1, axis=1)[:, :width]
+        both = [np.take_along_axis(values, best, axis=1) for values in both]
+    for array, values in zip(arrays, both, strict=True):
+        array[rows, : values.shape[1]] = values
+
+
+def most_probable(
+    taxon: Int[np.ndarray, "sequences candidates"],
+    logits: Float[np.ndarray, "sequences candidates"],
+    clade: Int[np.ndarray, "ranks taxa"],
+) -> tuple[Int[np.ndarray, " sequences"], Float[np.ndarray, "sequences ranks"]]:
+    """The candidate with the largest probability, and the log-odds of its clade at each rank.
+
+    A clade's probability is the sum over its candidates. So is that of all others, for what one clade leaves to 1 is
+    lost in rounding where it is sure. Log-odds are within +-16.
+
+    Args:
+        taxon: Numbers of the candidates.
+    """
+    shares = softmax(logits, axis=1)
+    best = np.take_along_axis(taxon, shares.argmax(1)[:, None], axis=1)
+    odds = []
+    for of_rank in clade:
+        same = of_rank[taxon] == of_rank[best]
+        inside, outside = (np.where(some, shares, 0.0).sum(1) for some in (same, ~same))
+        with np.errstate(divide="ignore"):
+            odds.append(np.clip(np.log(inside) - np.log(outside), -MOST, MOST))
+    return best[:, 0], np.stack(odds, 1)

@@ -1,4 +1,6 @@
-"""References to learn from: sequences with their taxa, made distinct and numbered; and profiles of these taxa."""
+"""References to learn from: sequences with their taxa, made distinct and numbered; profiles of these
+taxa, and the reads that a sequencer would draw of them.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,6 @@ import numpy as np
 import scipy.sparse as sp
 from jaxtyping import Bool, Float, Int
 
-from omniset.microbiomes.communities import Members
 from omniset.microbiomes.sequences import SHORTEST, alike, extract
 from omniset.microbiomes.taxonomy import (
     RANKS,
@@ -32,7 +33,34 @@ from omniset.microbiomes.taxonomy import (
 from omniset.report.blocks import many
 from omniset.tables.counts import Samples
 
+Profile = Float[np.ndarray, " taxa"]
 MOST_FOUND = 0.8  # share of the references that have the region: below, a warning is due
+MU, SIGMA = 1.0, 2.0  # of the logarithm of abundances
+NOISE = (0.5, 0.8)  # replicates differ from their profile by so much of each abundance
+
+
+@dataclass
+class Members:
+    """Which references each taxon has. A reference is a sequence and a taxon: one sequence may be several references.
+
+    Attributes:
+        reference: Numbers of references, taxon after taxon.
+        starts: (taxa + 1,) where those of each taxon start.
+    """
+
+    reference: Int[np.ndarray, " references"]
+    starts: Int[np.ndarray, " taxa_and_end"]
+
+    @classmethod
+    def of(cls, reference: Int[np.ndarray, " references"], taxon: Int[np.ndarray, " references"], taxa: int) -> Members:
+        """Args: taxon: Of each of these references."""
+        order = np.argsort(taxon, kind="stable")
+        return cls(reference[order], np.searchsorted(taxon[order], np.arange(taxa + 1)))
+
+    @property
+    def present(self) -> Bool[np.ndarray, " taxa"]:
+        """Whether a taxon has any."""
+        return np.diff(self.starts) > 0
 
 
 @dataclass
@@ -134,11 +162,7 @@ def choose(
 def _with_taxon(
     texts: Mapping[str, str], lineages: Mapping[str, Lineage], taxonomy: Taxonomy, rank: str, notes: list[str]
 ) -> dict[str, Lineage]:
-    """The lineages down to a rank of those references that have a name there; what is left out is noted.
-
-    Raises:
-        ValueError: As `choose`.
-    """
+    """The lineages down to a rank of those references that have a name there; what is left out is noted."""
     depth = depth_of(rank, taxonomy.ranks)
     known = {name: cut(lineages[name], depth) for name in texts if name in lineages}
     if not known:
@@ -171,11 +195,7 @@ def _with_taxon(
 
 
 def _cut(texts: Sequence[str], region: str, notes: list[str]) -> Sequence[str | None]:
-    """The region of each; None where it is not found.
-
-    Raises:
-        ValueError: It is found in none.
-    """
+    """The region of each; None where it is not found."""
     parts = extract(texts, region)
     with_region = sum(part is not None for part in parts)
     notes.append(f"region {region} was found in {with_region:,} of {len(parts):,} references")
@@ -230,3 +250,39 @@ def shares_of(
         raise ValueError("profiles: the table has no reads of known taxa")
     note = f"profiles: {len(table):,} samples, {share:.1%} of whose reads are of known taxa"
     return table / table.sum(1, keepdims=True), note
+
+
+# ---------------------------------------------------------------------- communities of taxa
+
+
+def de_novo(taxa: int, rng: np.random.Generator) -> Profile:
+    """A community's profile: log-normal abundances, exp(N(1, 2^2)), that sum to 1.
+
+    As Fritz et al., "CAMISIM: simulating metagenomes and microbial communities", 2019, draw them.
+    """
+    profile = np.exp(MU + SIGMA * rng.standard_normal(taxa))
+    return profile / profile.sum()
+
+
+def replicate(profile: Profile, noise: float, rng: np.random.Generator) -> Profile:
+    """A profile with relative Gaussian noise: x (1 + noise N(0, 1)), nothing below 0, summing to 1."""
+    noisy = np.maximum(profile * (1 + noise * rng.standard_normal(len(profile))), 0)
+    return noisy / noisy.sum()
+
+
+def draw(
+    profile: Profile, reads: int, members: Members, rng: np.random.Generator
+) -> tuple[Int[np.ndarray, " distinct"], Int[np.ndarray, " distinct"]]:
+    """Reads of a community: each of a taxon by its abundance, and of each taxon from all of its references alike.
+
+    Returns the references that were drawn, and how often. Taxa without references are left out.
+
+    Raises:
+        ValueError: No taxon of the profile has a reference.
+    """
+    possible = np.where(members.present, profile, 0.0)
+    if not possible.sum() > 0:
+        raise ValueError("none of the taxa of a profile has a reference")
+    taxon = np.repeat(np.arange(len(profile)), rng.multinomial(reads, possible / possible.sum()))
+    starts, sizes = members.starts[taxon], members.starts[taxon + 1] - members.starts[taxon]
+    return np.unique(members.reference[starts + (rng.random(reads) * sizes).astype(np.int64)], return_counts=True)

@@ -14,9 +14,8 @@ from matplotlib.figure import Figure
 
 from omniset.microbiomes.assignments import Agreement, Calls, share_of
 from omniset.microbiomes.classifier import TaxonClassifier
-from omniset.microbiomes.evaluate import METHODS, Evaluation
+from omniset.microbiomes.evaluate import METHODS, Evaluation, condition
 from omniset.microbiomes.samples import Column
-from omniset.microbiomes.splits import condition
 from omniset.microbiomes.taxonomy import bare
 from omniset.report import figures, frame
 from omniset.report.blocks import Block, Cell, Plot, Report, Section, Table, many, rounded

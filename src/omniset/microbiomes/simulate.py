@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
-from omniset.microbiomes.communities import Members, de_novo, draw, replicate
+from omniset.microbiomes.references import Members, de_novo, draw, replicate
 from omniset.microbiomes.samples import Samples, write_samples
 from omniset.microbiomes.sequences import IUPAC, REGIONS, reverse_complement, write_fasta
 from omniset.microbiomes.taxonomy import Lineage, joined

@@ -13,8 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from omniset.microbiomes.model import KmerProjection, SequenceNetwork, TaxonNetwork
-from omniset.microbiomes.naive_bayes import KmerLikelihood
+from omniset.microbiomes.model import KmerLikelihood, KmerProjection, SequenceNetwork, TaxonNetwork
 from omniset.microbiomes.options import ClassifierOptions
 from omniset.microbiomes.references import References
 from omniset.runs import devices
@@ -73,10 +72,7 @@ class Material:
             texts = [references.texts[i][:length] for i in references.sequence[pairs]]
             return projection.read(texts), torch.from_numpy(references.taxon[pairs])
 
-        def move(batch: Batch, device: torch.device) -> Batch:
-            return [one.to(device) for one in batch[0]], batch[1].to(device)
-
-        return Lesson(make, self.chosen, self.validation, batch_size=self.options.BATCH_SIZE, seed=seed, move=move)
+        return Lesson(make, self.chosen, self.validation, batch_size=self.options.BATCH_SIZE, seed=seed)
 
 
 class SequenceModule(TrainingModule):
