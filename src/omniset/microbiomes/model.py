@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from scipy.special import softmax
 from torch import Tensor, nn
 
-from omniset.kernels import products
+from omniset.kernels import tiles
 from omniset.microbiomes.sequences import STRAND
 from omniset.runs.files import reserve
 from omniset.runs.finite import require_finite_outputs
@@ -203,7 +203,7 @@ class SequenceNetwork(nn.Module):
     def logits(self, vectors: Vectors, directions: Float[Tensor, "taxa width"]) -> Scores:
         """Mean over the members of scaled cosines, to some of the taxa."""
         members = vectors.unflatten(-1, self.prototypes.shape[1:])
-        return products.linear(F.normalize(members, dim=-1).flatten(-2), directions)
+        return tiles.linear(F.normalize(members, dim=-1).flatten(-2), directions)
 
     def logits_of_members(self, vectors: Vectors) -> Float[Tensor, "members sequences taxa"]:
         members = F.normalize(vectors.unflatten(-1, self.prototypes.shape[1:]), dim=-1)
