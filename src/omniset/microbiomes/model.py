@@ -242,7 +242,7 @@ class TaxonNetwork(nn.Module):
     def directions(self, table: KmerTable) -> Float[Tensor, "rows width"]:
         """Of the taxa of a table; rows of zeros are added, up to whole tiles of matrix products."""
         directions = self.alone.directions(slice(table.first, table.last))
-        return F.pad(directions, (0, 0, 0, -len(directions) % products.ROUND))
+        return F.pad(directions, (0, 0, 0, -len(directions) % tiles.ROUND))
 
     @torch.no_grad()
     def candidates(
