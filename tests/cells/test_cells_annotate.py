@@ -11,17 +11,9 @@ from sklearn.metrics import f1_score, roc_auc_score
 from omniset.cells import CellAnnotator, CellEmbedder, read_cells
 from omniset.cells import annotator as module
 from omniset.cells.baselines import symphony
-from omniset.cells.classifiers import (
-    METHODS,
-    NEAR,
-    SHRINKAGE,
-    Classifiers,
-    Novelty,
-    evenly,
-    type_left_out,
-    types_left_out,
-)
+from omniset.cells.classifiers import METHODS, NEAR, Classifiers, evenly
 from omniset.cells.evaluate_annotation import evaluate_annotation, macro_f1, unknown_auroc
+from omniset.cells.novelty import SHRINKAGE, Novelty, type_left_out, types_left_out
 from omniset.trials.intervals import Draws
 
 

@@ -10,7 +10,8 @@ from conftest import FEW, FORWARD, REVERSE_TURNED, SMALL, changed
 from omniset.microbiomes import Samples, TaxonClassifier
 from omniset.microbiomes.assignments import warn_of_strangers
 from omniset.microbiomes.calibration import weights_of
-from omniset.microbiomes.model import KmerLikelihood, TaxonNetwork, candidates_of
+from omniset.microbiomes.model import TaxonNetwork, candidates_of
+from omniset.microbiomes.naive_bayes import KmerLikelihood
 from omniset.microbiomes.references import shares_of
 from omniset.microbiomes.samples import sequences_of
 from omniset.microbiomes.sequences import reverse_complement

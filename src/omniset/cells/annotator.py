@@ -19,18 +19,15 @@ from jaxtyping import Bool, Float, Float32, Float64, Int, Shaped
 from torch import Tensor, nn
 
 from omniset.cells.classifiers import (
-    CELLS,
     METHODS,
     WIDTHS,
     Classifiers,
-    Novelty,
     evenly,
-    type_left_out,
-    types_left_out,
 )
 from omniset.cells.data import UNKNOWN, Cells, batch_codes, labels_of, numbered_anew, opened
 from omniset.cells.embedder import LEAST, CellEmbedder, warn_of_empty
 from omniset.cells.model import CellModel, Completion
+from omniset.cells.novelty import CELLS, Novelty, type_left_out, types_left_out
 from omniset.cells.options import AnnotatorOptions
 from omniset.cells.variable_genes import log_normalised
 from omniset.fitted import Estimator

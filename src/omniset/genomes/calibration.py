@@ -19,6 +19,7 @@ from omniset.genomes.baselines import Method
 from omniset.genomes.metadata import is_whole
 from omniset.genomes.noise import LOSSES
 from omniset.genomes.references import References
+from omniset.genomes.size_interval import deviations
 from omniset.genomes.training import Genomes, Noisy, apply_all
 
 Probabilities = Float[np.ndarray, "genomes families"]
@@ -226,28 +227,6 @@ def precision_bounds(
 
 
 # ---------------------------------------------------------------------- sizes: how many families a complete genome has
-
-
-def size_interval(log_odds: PerFamily, below: float, above: float) -> tuple[float, float, float]:
-    """Expected number of families, and its interval of 95 %, from expected - below s to expected + above s, where
-    s = sqrt(sum p (1 - p)) is the standard deviation of independent families. They are not: see `deviations`.
-    """
-    p = 1 / (1 + np.exp(-log_odds))
-    expected, deviation = float(p.sum()), float(np.sqrt((p * (1 - p)).sum()))
-    return expected, max(expected - below * deviation, 0.0), min(expected + above * deviation, float(len(p)))
-
-
-def deviations(probability: Probabilities, truth: Flags) -> tuple[float, float]:
-    """Below and above: quantiles of 97.5 % of how far sizes lie from what is expected, in standard deviations; at least
-    1.96.
-    """
-    p = probability
-    off = (truth.sum(1) - p.sum(1)) / np.sqrt((p * (1 - p)).sum(1).clip(1e-6))
-    below, above = (max(float(np.quantile(side, 0.975)), 1.96) for side in (-off, off))
-    return below, above
-
-
-# ---------------------------------------------------------------------- calibration of probabilities
 
 
 def reliability(probability: Probabilities, truth: Flags) -> tuple[float, list[tuple[int, float, float]]]:

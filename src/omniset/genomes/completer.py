@@ -26,9 +26,8 @@ from omniset.genomes.completion import (
     Matching,
     complete,
     explain,
-    judged,
-    without_foreign,
 )
+from omniset.genomes.contigs import judged, without_foreign
 from omniset.genomes.data import GenomeFile, GenomeTable, Table, as_table, watched
 from omniset.genomes.formats import normalise, unlike
 from omniset.genomes.metadata import RANKS, WHOLE, Quality, check_quality, completeness_of, lineages

@@ -20,7 +20,8 @@ from omniset.fitted import Estimator
 from omniset.microbiomes.abundances import Prior
 from omniset.microbiomes.assignments import Calls, warn_of_strangers
 from omniset.microbiomes.calibration import LEAST, Confidence, Trust, learn_trust, thinned
-from omniset.microbiomes.model import Candidates, KmerLikelihood, SequenceNetwork, TaxonNetwork, candidates_of
+from omniset.microbiomes.model import Candidates, SequenceNetwork, TaxonNetwork, candidates_of
+from omniset.microbiomes.naive_bayes import KmerLikelihood
 from omniset.microbiomes.options import ClassifierOptions
 from omniset.microbiomes.references import References, choose, held_out, of_files, shares_of
 from omniset.microbiomes.samples import Counts, Samples, Table, matched, read_samples, sequences_of

@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from omniset.microbiomes.model import KmerLikelihood, KmerProjection, SequenceNetwork, TaxonNetwork
+from omniset.microbiomes.model import KmerProjection, SequenceNetwork, TaxonNetwork
+from omniset.microbiomes.naive_bayes import KmerLikelihood
 from omniset.microbiomes.options import ClassifierOptions
 from omniset.microbiomes.references import References
 from omniset.runs import devices
