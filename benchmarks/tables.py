@@ -781,7 +781,8 @@ def sets(found: dict[str, Any]) -> list[str]:
     ]
     repeats = {*found["repeats"].values()}
     dealt = "dealt " + ", ".join(f"{number} times ({name})" for name, number in found["repeats"].items())
-    dealt = f"dealt {many(repeats.pop(), 'time')}" if len(repeats) == 1 else dealt
+    if len(repeats) == 1:
+        dealt = "dealt once" if repeats == {1} else f"dealt {repeats.pop()} times"
     rules = pd.DataFrame(found["against other rules"]).groupby(["rule", "score"], sort=False)["value"].mean().unstack()
     means = [f"{rule} {row['AUROC']:+.3f} and {row['log loss']:+.3f}" for rule, row in rules.iterrows()]
     text = (

@@ -75,7 +75,7 @@ def test_demo_end_to_end(tmp_path, capsys):
         (["demo", "--epochs=0"], "epochs must be >= 1, got 0"),
         (
             ["demo", "--epochs=many"],
-            r"^omniset: error: epochs must be a whole number or null, got 'many' \(see omniset",
+            r"^omniset: error: epochs must be a whole number, got 'many' \(see omniset",
         ),
         (["demo", "--device=tpu"], "device must be 'auto' or 'cpu' or 'cuda' or 'mps', got 'tpu'"),
         (["cells", "fit", "a", "--encoder_options=x"], "encoder_options must be JSON in braces or null, got 'x'"),

@@ -17,6 +17,7 @@ import scipy.sparse as sp
 import baskets
 from omniset.cells.options import EmbedderOptions
 from omniset.cli import main
+from omniset.cli.sets import OF_PYTHON_ALONE
 from omniset.estimators.options import SetOptions
 from omniset.genomes import evaluate
 from omniset.genomes.options import CompleterOptions
@@ -318,13 +319,11 @@ def test_a_changed_weight_is_refused(done, capsys):
     assert said.count("\n") == 1
 
 
-PYTHON_ALONE = ("gradient",)  # gradients that are not exact are of studies
-
-
 def test_the_shell_has_the_options_of_python(done, capsys):
     with pytest.raises(SystemExit) as end:
         main([*done.system.words, "fit", "--help"], {"baskets": baskets.COMMANDS})
     assert end.value.code == 0
     said = capsys.readouterr().out
     for field in dataclasses.fields(done.system.options):
-        assert (f"--{field.name}" in said) == (field.name not in PYTHON_ALONE), field.name
+        alone = done.system.options is SetOptions and field.name in {*OF_PYTHON_ALONE} - {"level"}
+        assert (f"--{field.name} " in said or f"--{field.name}:" in said) == (not alone), field.name

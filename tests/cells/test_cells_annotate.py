@@ -297,7 +297,7 @@ def test_a_type_left_out_is_unknown_as_far_as_it_is_from_all_others():
 def test_types_are_left_out_where_most_of_their_cells_were_kept_back(monkeypatch):
     numbers = np.array([[0, 9], [10, 3], [40, 41], [0, 200]])
     assert types_left_out(numbers) == [(1, 0), (2, 1), (3, 1)]
-    monkeypatch.setattr("omniset.cells.classifiers.TYPES", 2)
+    monkeypatch.setattr("omniset.cells.novelty.TYPES", 2)
     assert types_left_out(numbers) == [(2, 1), (3, 1)]
 
 

@@ -175,13 +175,13 @@ def slow_scores(read, texts, sequence, taxon, taxa):
 
 @pytest.mark.parametrize("counted", [1 << 22, 100])
 def test_naive_bayes_is_the_formula(counted, monkeypatch):
-    monkeypatch.setattr("omniset.microbiomes.model.COUNTED", counted)
+    monkeypatch.setattr("omniset.microbiomes.naive_bayes.COUNTED", counted)
     parts = of_taxa()
     likelihood = KmerLikelihood.of(*parts, 7)  # two taxa without references
     reads = [parts[0][0][10:71], parts[0][7][:40] + parts[0][8][40:], "ACGTNNACGTACGTA"]
     expected = np.array([slow_scores(read, *parts, 7) for read in reads])
     for room, block in ((1 << 28, 256), (1 << 28, 2), (3 * 4**7, 2)):
-        monkeypatch.setattr("omniset.microbiomes.model.BLOCK", block)
+        monkeypatch.setattr("omniset.microbiomes.naive_bayes.BLOCK", block)
         tables = [*likelihood.tables(room)]
         found = torch.cat([table.scores(kmers_of(reads, 7)) for table in tables], 1)
         assert np.abs(found.numpy() - expected).max() < 1e-4 * np.abs(expected).max()

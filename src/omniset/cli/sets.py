@@ -15,7 +15,9 @@ TABLES = (".parquet", ".csv", ".tsv")
 SETS = (*TABLES, ".h5ad", ".zarr", ".fcs", ".biom", ".h5", ".hdf5", ".npy", ".pt")  # that a folder of parts may hold
 PREDICTING = ("max_elements", "device", "progress")
 # What the shell has no use for: what another option, or the labels, say, and settings of networks for Python.
-NO_OPTIONS = (
+# Of `SetOptions`: how networks are trained and computed in detail, which no result told to choose, and what is said
+# otherwise here (method, max_elements, level).
+OF_PYTHON_ALONE = (
     *("encoder", "level", "repeats", "num_inducing", "batch_size", "weight_decay", "patience"),
     *("validation_fraction", "shard_size", "shards", "gradient"),
 )
@@ -70,7 +72,7 @@ of_many = in_parts("sets", _parts, endings=TABLES, join=_each_set_once)
 
 
 @takes(Reading)
-@takes(SetOptions, but=NO_OPTIONS)
+@takes(SetOptions, but=OF_PYTHON_ALONE)
 @takes(Saving, "replace")
 def fit(
     sets: Path,
