@@ -2,14 +2,15 @@
 
 Five folds, dealt five times, or as the environment variable REPEATS says. Importance of features, which changes no
 prediction, is not measured. The default is fitted anew on the sets of four folds, with its own folds among these, and
-predicts the fifth, as do the methods that it is made of, fitted on the same sets. The data is found through the environment variable OMNISET_DATA. Beside the default
-stand other rules to combine the same methods, learned from what these said of sets left out: of `RULES` none is better
-everywhere. With the environment variable COVERAGE, a number of data sets, `coverage` is measured instead: how often the
-score that `fit` expects holds for new sets. With COSTS, how often each is repeated, the time of `fit` at the shell is.
+predicts the fifth, as do the methods that it is made of, fitted on the same sets. The data is found through the
+environment variable OMNISET_DATA. Beside the default stand other rules to combine the same methods, learned from what
+these said of sets left out: of `RULES` none is better everywhere. With the environment variable COVERAGE, a number of
+data sets, `coverage` is measured instead: how often the score that `fit` expects holds for new sets. With COSTS, how
+often each is repeated, the time of `fit` at the shell is.
 
 A dealing of one data set takes up to half an hour. Its predictions are kept in results/sets/rows, which is committed,
-with their commit and all settings: a run on another machine goes on with the next dealing. It ends with an error where a
-dealing has other settings; then remove that one. Folds of a dealing that was interrupted are in runs/sets.
+with their commit and all settings: a run on another machine goes on with the next dealing. It ends with an error where
+a dealing has other settings; then remove that one. Folds of a dealing that was interrupted are in runs/sets.
 """
 
 import os
