@@ -337,3 +337,10 @@ def test_slots_in_a_block_are_pma_before_what_follows():
 def test_slots_in_a_block_are_learned_and_share_a_softmax(given):
     with pytest.raises(ValueError, match="slot_block=True has learned slots and a softmax over the set"):
         encoders.build("umbc", **SIZES, slot_block=True, **given)
+
+
+def test_slots_may_be_the_summary():
+    encoder = encoders.build("umbc", **SIZES, num_outputs=3, pma=False)
+    with pytest.raises(ValueError, match="num_outputs must be num_inducing=3 without PMA, got 1"):
+        encoders.build("umbc", **SIZES, pma=False)
+    assert [type(layer).__name__ for layer in encoder.decoder] == ["SetAttentionBlock"] * 2

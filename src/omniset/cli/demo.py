@@ -68,7 +68,7 @@ def demo(
         "progress": options["progress"],
         "log": "csv",
     }
-    models = {way: SetClassifier("ust", **settings, **options) for way, options in WAYS.items()}
+    models = {way: SetClassifier("ust", **settings, **how) for way, how in WAYS.items()}
     for model in models.values():
         model.check_arguments()
     with working_folder(out, "sets", "demo", makes=["SetClassifier"], seed=seed, resume=resume) as place:

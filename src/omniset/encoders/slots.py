@@ -65,6 +65,7 @@ class UMBC(Encoder):
         depth: SABs, >= 0.
         num_inducing: Slots.
         num_outputs: Vectors in the summary.
+        pma: Without, the slots are the summary, as in a study of the paper; num_outputs is then num_inducing.
         input_layers: Linear layers before the slots, ReLU between them.
         weighting: As in SlotSetEncoder, and so random.
         slot_block: The slots attend to the set in a transformer block, as PMA's seeds do: its norm is on the elements
@@ -76,7 +77,8 @@ class UMBC(Encoder):
             and variant.
 
     Raises:
-        ValueError: A size out of bounds, or slot_block with random slots or another weighting.
+        ValueError: A size out of bounds, num_outputs that is not num_inducing without PMA, or slot_block with random
+            slots or another weighting.
     """
 
     outputs_elements = False
@@ -95,12 +97,15 @@ class UMBC(Encoder):
         weighting: Weighting = "softmax",
         random: bool = True,
         slot_block: bool = False,
+        pma: bool = True,
         points_init: PointsInit | None = None,
         element_ffn_dim: int | None = None,
         **options: Any,
     ) -> None:
         super().__init__(input_dim, dim, num_outputs)
         check_sizes(0, depth=depth)
+        if not pma and num_outputs != num_inducing:
+            raise ValueError(f"num_outputs must be num_inducing={num_inducing} without PMA, got {num_outputs}")
         if slot_block and (random or weighting != "softmax"):
             raise ValueError(
                 "slot_block=True has learned slots and a softmax over the set: it needs random=False and "
@@ -114,5 +119,6 @@ class UMBC(Encoder):
         else:
             self.pool = SlotSetEncoder(dim, num_heads, num_inducing, weighting, random)
         self.decoder = nn.Sequential(*(SetAttentionBlock(dim, num_heads, **options) for _ in range(depth)))
-        of_pool: dict[str, Any] = {"points_init": points_init, "element_ffn_dim": element_ffn_dim}
-        self.decoder.append(PoolingByMultiheadAttention(dim, num_heads, num_outputs, **of_pool, **options))
+        if pma:
+            of_pool: dict[str, Any] = {"points_init": points_init, "element_ffn_dim": element_ffn_dim}
+            self.decoder.append(PoolingByMultiheadAttention(dim, num_heads, num_outputs, **of_pool, **options))
