@@ -43,7 +43,7 @@ from omniset.runs.progress import Progress
 from omniset.training import schema
 from omniset.training.network import SetNetwork, Standardize
 from omniset.trials.comparison import OURS
-from omniset.trials.stacking import Classes, Numbers, Outcome, Stack, Weights, cross_fitted, in_words
+from omniset.trials.stacking import Classes, Numbers, Stack, Target, Weights, cross_fitted, in_words
 
 PRIOR = Prior.name
 NETWORK = "ust"  # the method that sees elements in the light of others
@@ -306,7 +306,7 @@ class SetMixture(nn.Module):
         return not bool((targets == targets[0]).all(0).any())
 
     @classmethod
-    def outcome(cls, y: Shaped[np.ndarray, " rows"], strata: Int[np.ndarray, " rows"], classify: bool) -> Outcome:
+    def target(cls, y: Shaped[np.ndarray, " rows"], strata: Int[np.ndarray, " rows"], classify: bool) -> Target:
         """What was true of some sets.
 
         Args:
@@ -326,9 +326,9 @@ class SetMixture(nn.Module):
         """Weights and powers of methods, from what they say of sets left out; and what the mixture that is learned on
         the other folds says of the sets of each, the mean over repeats.
         """
-        outcome, first = cls.outcome(y, folds[0], each.ndim == 3), folds[0]
-        ours = [cross_fitted(each, outcome, fold_of, first, weights, groups) for fold_of in folds]
-        stack = Stack.learned(each, outcome, first, weights, groups)
+        target, first = cls.target(y, folds[0], each.ndim == 3), folds[0]
+        ours = [cross_fitted(each, target, fold_of, first, weights, groups) for fold_of in folds]
+        stack = Stack.learned(each, target, first, weights, groups)
         return stack.weights, stack.powers, np.mean(ours, 0)
 
 

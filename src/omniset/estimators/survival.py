@@ -45,7 +45,7 @@ from omniset.training import artefacts, schema
 from omniset.training.cox import contributions, loss_parts, ranked
 from omniset.training.network import SetNetwork
 from omniset.trials.comparison import OURS
-from omniset.trials.stacking import Loss, Outcome, Rows, RowWeights, Told
+from omniset.trials.stacking import Loss, Rows, RowWeights, Target, Told
 from omniset.trials.survival import LARGEST, Steps, breslow, concordance
 
 RISK = "risk"
@@ -235,7 +235,7 @@ class CoxEnsemble(EnsembleModule):
         self.choose(summed.double().cpu(), counted.double().cpu())
 
 
-class Risks(Outcome):
+class Risks(Target):
     """Signed ranks of times, of which parts say log relative risks: minus the log of the partial likelihood.
 
     Args:
@@ -328,7 +328,7 @@ class RiskMixture(SetMixture):
         return int((targets > 0).sum()) > 1 and len(targets.abs().unique()) > 1
 
     @classmethod
-    def outcome(cls, y: Rows, strata: Int[np.ndarray, " rows"], classify: bool) -> Outcome:
+    def target(cls, y: Rows, strata: Int[np.ndarray, " rows"], classify: bool) -> Target:
         return Risks(y, strata)
 
 

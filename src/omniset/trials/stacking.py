@@ -48,7 +48,7 @@ Told = Float64[np.ndarray, " rows"]
 Loss = Callable[[Told], tuple[float, Told]]  # and its gradient
 
 
-class Outcome(ABC):
+class Target(ABC):
     """What was true of rows, and how wrong it is to say something else."""
 
     y: Rows
@@ -56,7 +56,7 @@ class Outcome(ABC):
     def __init__(self, y: Rows) -> None:
         self.y = y
 
-    def of(self, rows: Bool[np.ndarray, " rows"]) -> Outcome:
+    def of(self, rows: Bool[np.ndarray, " rows"]) -> Target:
         """Of some of the rows."""
         return type(self)(self.y[rows])
 
@@ -81,7 +81,7 @@ class Outcome(ABC):
         """L."""
 
 
-class Classes(Outcome):
+class Classes(Target):
     """Classes from 0, of which parts say probabilities: the log loss."""
 
     def power(self, part: Float[np.ndarray, "rows ..."], weights: RowWeights) -> float:
@@ -104,7 +104,7 @@ class Classes(Outcome):
         return lambda told: (float(share @ self.losses(told, weights)), -share / np.maximum(told, SMALLEST))
 
 
-class Numbers(Outcome):
+class Numbers(Target):
     """Numbers: the squared error."""
 
     def losses(self, told: Told, weights: RowWeights) -> Told:
@@ -160,7 +160,7 @@ class Stack:
     def learned(
         cls,
         parts: Parts,
-        outcome: Outcome,
+        target: Target,
         folds: Int[np.ndarray, " rows"],
         weights: RowWeights | None = None,
         units: Shaped[np.ndarray, " rows"] | Shaped[np.ndarray, "rows several"] | None = None,
@@ -174,18 +174,18 @@ class Stack:
         """
         w = np.ones(parts.shape[1]) if weights is None else np.asarray(weights, dtype=np.float64)
         there = w > 0
-        parts, outcome, folds, w = parts[:, there], outcome.of(there), folds[there], w[there]
+        parts, target, folds, w = parts[:, there], target.of(there), folds[there], w[there]
         of_row = np.arange(len(w)) if units is None else units[there]
         unit = np.unique(of_row, return_inverse=True)[1].reshape(len(w), -1)
         n = int(unit.max()) + 1
         w = w * n / w.sum()
-        powers = np.array([outcome.power(part, w) for part in parts])
-        told = outcome.told(np.stack([calibrated(part, a) for part, a in zip(parts, powers, strict=True)]))
-        contest = _compared(told, outcome, folds, w, unit)
+        powers = np.array([target.power(part, w) for part in parts])
+        told = target.told(np.stack([calibrated(part, a) for part, a in zip(parts, powers, strict=True)]))
+        contest = _compared(told, target, folds, w, unit)
         if contest is not None and contest.below:
-            chosen = np.eye(len(told))[_best(told, outcome, w)]
+            chosen = np.eye(len(told))[_best(told, target, w)]
         else:
-            chosen = _least(told, outcome, w, n)
+            chosen = _least(told, target, w, n)
         return cls(chosen, powers, contest)
 
     def __call__(self, parts: Parts) -> Mixed:
@@ -199,7 +199,7 @@ class Stack:
 
 def cross_fitted(
     parts: Parts,
-    outcome: Outcome,
+    target: Target,
     left_out: Int[np.ndarray, " rows"],
     folds: Int[np.ndarray, " rows"],
     weights: RowWeights | None = None,
@@ -221,7 +221,7 @@ def cross_fitted(
     for number in numbers:
         left, there = left_out == number, left_out != number
         of_row = (None if values is None else values[there] for values in (weights, units))
-        mixed[left] = Stack.learned(parts[:, there], outcome.of(there), folds[there], *of_row)(parts[:, left])
+        mixed[left] = Stack.learned(parts[:, there], target.of(there), folds[there], *of_row)(parts[:, left])
     return mixed
 
 
@@ -256,11 +256,11 @@ def log_losses(p: Float[np.ndarray, "*methods rows classes"], y: Rows) -> Float6
     return -np.log(np.maximum(p[..., np.arange(len(y)), y.astype(np.int64)], SMALLEST))
 
 
-def _least(told: Float64[np.ndarray, "methods rows"], outcome: Outcome, w: RowWeights, n: int) -> Weights:
+def _least(told: Float64[np.ndarray, "methods rows"], target: Target, w: RowWeights, n: int) -> Weights:
     """The weights of the least penalised loss; those below 0.02 are 0."""
     from scipy.optimize import minimize
 
-    methods, loss = len(told), outcome.mean(w)
+    methods, loss = len(told), target.mean(w)
     equal, pull = np.full(methods, 1 / methods), PULL * methods / n
 
     def penalised(weights: np.ndarray) -> tuple[float, np.ndarray]:
@@ -274,15 +274,15 @@ def _least(told: Float64[np.ndarray, "methods rows"], outcome: Outcome, w: RowWe
     return found / found.sum()
 
 
-def _best(told: Float64[np.ndarray, "methods rows"], outcome: Outcome, w: RowWeights) -> int:
+def _best(told: Float64[np.ndarray, "methods rows"], target: Target, w: RowWeights) -> int:
     """The part of the least loss."""
-    loss = outcome.mean(w)
+    loss = target.mean(w)
     return int(np.argmin([loss(one)[0] for one in told]))
 
 
 def _compared(
     told: Float64[np.ndarray, "methods rows"],
-    outcome: Outcome,
+    target: Target,
     folds: Int[np.ndarray, " rows"],
     w: RowWeights,
     unit: Int[np.ndarray, "rows several"],
@@ -297,11 +297,11 @@ def _compared(
     losses, weights = np.zeros((2, len(w))), {}
     for fold in np.unique(folds).tolist():
         left, there = folds == fold, folds != fold
-        others = outcome.of(there)
+        others = target.of(there)
         weights[fold] = _least(told[:, there], others, w[there], len(np.unique(unit[there])))
         best = _best(told[:, there], others, w[there])
         for of_row, said in zip(losses, (told[best], weights[fold] @ told), strict=True):
-            of_row[left] = outcome.of(left).losses(said[left], w[left])
+            of_row[left] = target.of(left).losses(said[left], w[left])
     alone, mixed = losses @ w / w.sum()
     gains, of_unit = losses[0] - losses[1], np.zeros(unit.max() + 1)
     np.add.at(of_unit, unit, (w * (gains - (alone - mixed)))[:, None])
