@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from omniset.core.bounded import read_whole
+from omniset.core.bounded import most_of, require_room
 
 MNIST_FILES = {
     "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
@@ -61,9 +61,10 @@ def read_idx(path: Path) -> UInt8[np.ndarray, "..."]:
     """An IDX file of unsigned bytes, gzip-compressed if its name ends in .gz."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            data = read_whole(file, path)
+            data = file.read(most_of(path.stat().st_size) + 1)
     except (EOFError, gzip.BadGzipFile) as error:
         raise ValueError(f"{path} is not a whole gzip file: {error}") from error
+    require_room(len(data), path, "unpack it")
     if len(data) < 4 or data[:3] != b"\0\0\x08" or len(data) < 4 + 4 * data[3]:
         raise ValueError(f"{path} is no IDX file of bytes: it starts with {data[:4].hex(' ') or 'nothing'}")
     shape = np.frombuffer(data, ">i4", count=data[3], offset=4)

@@ -150,7 +150,7 @@ def evaluate(counts: pd.DataFrame, prices: pd.Series, predictor: BasketPredictor
 
 
 @takes(BasketOptions)
-@takes(Saving, "replace")
+@takes(Saving)
 def fit_command(table: Path, out: Path = Path("model"), resume: bool = False, **arguments: Any) -> None:
     """Learn what baskets cost.
 
@@ -169,7 +169,7 @@ def fit_command(table: Path, out: Path = Path("model"), resume: bool = False, **
         run.write(page, histories={"": predictor.history_})
 
 
-@takes(Saving, "replace")
+@takes(Saving)
 def predict_command(table: Path, model: Path = Path("model"), out: Path = Path("prices.csv")) -> None:
     """Say what baskets cost."""
     new_file(out, table)
@@ -179,7 +179,7 @@ def predict_command(table: Path, model: Path = Path("model"), out: Path = Path("
 
 
 @takes(BasketOptions)
-@takes(Saving, "replace")
+@takes(Saving)
 def evaluate_command(table: Path, out: Path = Path("evaluation"), resume: bool = False, **arguments: Any) -> None:
     """Compare with a linear model."""
     with working_folder(out, "baskets", "evaluation", reads=[table], resume=resume) as run:

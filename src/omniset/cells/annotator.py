@@ -18,12 +18,7 @@ import torch
 from jaxtyping import Bool, Float, Float32, Float64, Int, Shaped
 from torch import Tensor, nn
 
-from omniset.cells.classifiers import (
-    METHODS,
-    WIDTHS,
-    Classifiers,
-    evenly,
-)
+from omniset.cells.classifiers import METHODS, WIDTHS, Classifiers, evenly
 from omniset.cells.data import UNKNOWN, Cells, batch_codes, labels_of, numbered_anew, opened
 from omniset.cells.embedder import LEAST, CellEmbedder, warn_of_empty
 from omniset.cells.model import CellModel, Completion
@@ -133,7 +128,7 @@ class CellAnnotator(AnnotatorOptions, Estimator):
 
     with p_m of `omniset.cells.classifiers`, weights w and powers a of `omniset.trials.stacking`, learned on batches
     kept back with each type of each batch as one unit; b makes the mixture as sure as it was right there. A cell is
-    unknown where it is stranger (`omniset.cells.classifiers`) than all but `error` of the known cells in every batch
+    unknown where it is stranger (`omniset.cells.novelty`) than all but `error` of the known cells in every batch
     kept back.
 
     Args:

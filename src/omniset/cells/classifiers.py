@@ -237,6 +237,3 @@ def distances(
     """
     k = min(k, len(reference) - (queries is None))
     return NearestNeighbors(n_neighbors=k).fit(reference).kneighbors(queries)[0]
-
-
-# ---------------------------------------------------------------------- novelty

@@ -42,7 +42,7 @@ def inspect(
 
 @takes(Reading)
 @takes(EmbedderOptions)
-@takes(Saving, "replace")
+@takes(Saving)
 def fit(
     files: list[str],
     batch_key: str | None = None,
@@ -334,7 +334,7 @@ def explain_cells(
 
 @takes(Reading)
 @takes(Computing, "progress")
-@takes(Saving, "replace")
+@takes(Saving)
 def perturb(
     files: list[str],
     condition: str | None = "condition",
@@ -413,7 +413,7 @@ def perturb(
 
 @takes(Reading)
 @takes(EmbedderOptions, "epochs", "seed", "device", "progress", as_at_fit=True)
-@takes(Saving, "replace")
+@takes(Saving)
 def evaluate(
     files: list[str],
     batch_key: str | None = None,

@@ -21,7 +21,7 @@ SHOWN = ("100/0", "95/0", "90/0", "70/0", "50/0", "70/5", "50/5")  # conditions 
 
 
 @takes(CompleterOptions)
-@takes(Saving, "replace")
+@takes(Saving)
 def fit(
     table: Path,
     taxonomy: Path | None = None,
@@ -221,7 +221,7 @@ def complete(
 
 
 @takes(CompleterOptions, "epochs", "clade", "seed", "device", "progress", as_at_fit=True)
-@takes(Saving, "replace")
+@takes(Saving)
 def evaluate(
     table: Path,
     taxonomy: Path | None = None,
@@ -346,7 +346,7 @@ def explain_call(
         say_notes(notes())
 
 
-@takes(Saving, "replace")
+@takes(Saving)
 def simulate(
     out: Path = Path("simulated"),
     genomes: int = 400,

@@ -19,7 +19,7 @@ SHOWN = 10  # rows of an explanation
 
 
 @takes(ClassifierOptions)
-@takes(Saving, "replace")
+@takes(Saving)
 def fit(
     references: Path | None = None,
     taxonomy: Path | None = None,
@@ -192,7 +192,7 @@ def classify(
 
 
 @takes(ClassifierOptions, "rank", "ranks", "region", "epochs", "seed", *USING, as_at_fit=True)
-@takes(Saving, "replace")
+@takes(Saving)
 def evaluate(
     references: Path | None = None,
     taxonomy: Path | None = None,

@@ -53,7 +53,7 @@ class Files(NamedTuple):
 
 @takes(Reading)
 @takes(PredictorOptions)
-@takes(Saving, "replace")
+@takes(Saving)
 def fit(
     expression: Path | None = None,
     connectivity: Path | None = None,
@@ -190,7 +190,7 @@ def predict(
 
 @takes(Reading)
 @takes(PredictorOptions, "epochs", "seed", "device", "progress", as_at_fit=True)
-@takes(Saving, "replace")
+@takes(Saving)
 def evaluate(
     expression: Path | None = None,
     connectivity: Path | None = None,

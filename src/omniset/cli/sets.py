@@ -73,7 +73,7 @@ of_many = in_parts("sets", _parts, endings=TABLES, join=_each_set_once)
 
 @takes(Reading)
 @takes(SetOptions, but=OF_PYTHON_ALONE)
-@takes(Saving, "replace")
+@takes(Saving)
 def fit(
     sets: Path,
     target: Path | None = None,
@@ -272,7 +272,7 @@ def embed(sets: Path, model: Path = Path("run"), out: Path = Path("vectors.csv")
 @takes(Reading, "set_column", as_at_fit=True)
 @takes(Reading, "vectors")
 @takes(SetOptions, *PREDICTING, as_at_fit=True)
-@takes(Saving, "replace")
+@takes(Saving)
 def evaluate(
     sets: Path,
     target: Path | None = None,

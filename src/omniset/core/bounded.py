@@ -68,17 +68,6 @@ def most_of(packed: int) -> int:
     return max(WHOLE, TIMES * packed)
 
 
-def read_whole(file: Any, path: Path) -> bytes:
-    """All bytes of an open file, which unpacks them.
-
-    Raises:
-        ValueError: As `require_room`.
-    """
-    data: bytes = file.read(most_of(path.stat().st_size) + 1)
-    require_room(len(data), path, "unpack it")
-    return data
-
-
 class TooLongError(ValueError):
     """A line, or rows that are read together, are too long.
 

@@ -226,7 +226,7 @@ def precision_bounds(
     return [float(b) if n >= FEWEST else None for b, n in zip(bound, number, strict=True)]
 
 
-# ---------------------------------------------------------------------- sizes: how many families a complete genome has
+# ---------------------------------------------------------------------- calibration of probabilities
 
 
 def reliability(probability: Probabilities, truth: Flags) -> tuple[float, list[tuple[int, float, float]]]:

@@ -461,6 +461,3 @@ def contig_rows(group: Sequence[Completion]) -> pd.DataFrame:
     rows = [(one.name, contig, share) for one in group for contig, share in one.contigs.items()]
     table = pd.DataFrame(rows, columns=["genome", "contig", "foreign"])
     return table.assign(foreign=table["foreign"].round(5), taken_out=(table["foreign"] >= FOREIGN).astype(np.int64))
-
-
-# ---------------------------------------------------------------------- foreign contigs

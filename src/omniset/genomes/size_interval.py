@@ -29,6 +29,3 @@ def deviations(
     off = (truth.sum(1) - p.sum(1)) / np.sqrt((p * (1 - p)).sum(1).clip(1e-6))
     below, above = (max(float(np.quantile(side, 0.975)), 1.96) for side in (-off, off))
     return below, above
-
-
-# ---------------------------------------------------------------------- calibration of probabilities

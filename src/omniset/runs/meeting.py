@@ -49,21 +49,21 @@ def _leave() -> None:
         torch.distributed.destroy_process_group()
 
 
-def broadcast(value: Value, source: int = 0) -> Value:
-    """The value of process `source`: tensors, numbers, texts, and lists and dicts of them.
+def broadcast(value: Value) -> Value:
+    """The value of the first process: tensors, numbers, texts, and lists and dicts of them.
 
     It is read as checkpoints are, `weights_only`: bytes from a socket cannot run code, as torch's own pickles can.
     """
-    here = torch.distributed.get_rank() == source
+    here = torch.distributed.get_rank() == 0
     buffer = io.BytesIO()
     if here:
         torch.save(str(value) if isinstance(value, Path) else value, buffer)
     message = torch.frombuffer(bytearray(buffer.getvalue()) or bytearray(1), dtype=torch.uint8).to(_device())
     size = torch.tensor([len(message)], device=_device())
-    torch.distributed.broadcast(size, source)
+    torch.distributed.broadcast(size, 0)
     if not here:
         message = torch.empty(int(size), dtype=torch.uint8, device=_device())
-    torch.distributed.broadcast(message, source)
+    torch.distributed.broadcast(message, 0)
     return value if here else torch.load(io.BytesIO(message.cpu().numpy().tobytes()), weights_only=True)
 
 

@@ -137,7 +137,7 @@ def together(device: torch.device, devices: int, num_nodes: int, **of_ddp: Any) 
     In Python, where nothing has started the other processes, it runs the script once more for each of them.
 
     Args:
-        of_ddp: For PyTorch's DistributedDataParallel, and the backend.
+        of_ddp: For PyTorch's DistributedDataParallel.
     """
     here, nodes = layout(devices, num_nodes)
     if here * nodes == 1 and device.type == "cpu":  # Fabric has nothing to do there, and takes seconds to import
