@@ -134,8 +134,12 @@ def test_what_is_done_is_kept(folder, tmp_path, monkeypatch, capsys, as_asked):
     assert predict(folder, tmp_path / "out") == 2
     assert "--replace true" in capsys.readouterr().err
     assert made(tmp_path / "out") == before
-    assert predict(folder, tmp_path / "out", "synchronous", "--replace=true", "--max_elements=3") == 0
+    both = "synchronous", "--resume=true", "--replace=true", "--max_elements=3"
+    assert predict(folder, tmp_path / "out", *both) == 0
     assert made(tmp_path / "out").keys() == before.keys()
+    with monkeypatch.context() as patch:  # a second time there is something to go on with
+        patch.setattr("omniset.cli.workers.do", lambda job, part: 1 / 0)
+        assert predict(folder, tmp_path / "out", *both) == 0
     assert predict(folder, tmp_path / "out", "synchronous", "--replace=true", sets="sets/part.[01].parquet") == 0
     assert sorted(made(tmp_path / "out")) == ["part.0.parquet", "part.1.parquet"]
 

@@ -193,7 +193,12 @@ def run(
             raise ValueError(f"{part.path}: what is made of it would be {name}, which is taken: rename the file")
     if resume:
         there = folders.unfinished(job.out) if folders.unfinished(job.out).exists() else job.out
-        _check(there, command, settings)
+        try:
+            _check(there, command, settings)
+        except ValueError:
+            if not folders.REPLACE.get():
+                raise
+            resume = False  # nothing there to go on with, and leave to start anew
     with working_folder(job.out, command, "parts", reads=reads, resume=resume) as folder:
         job = replace(job, out=folder.path)
         done = _take_up(job, parts, joined)
