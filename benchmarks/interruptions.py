@@ -46,7 +46,7 @@ WAYS = {"SIGKILL": -signal.SIGKILL, "SIGINT": 130, "SIGTERM": 143, "full disk": 
 COUNTS = ("runs", "finished", "lost", "mixed", "traceback", "exit", "left", "unequal")
 CHANGES = {"os.rename": 2, "os.remove": 1, "os.mkdir": 1, "os.rmdir": 1, "os.link": 2}  # and how many paths each names
 ABOUT = ("command", "date", "provenance", "seconds", "cells_per_second", "peak_memory_mb")  # in JSON: of the run alone
-PLENTY = 1 << 28  # bytes of the disk, when it is not full
+PLENTY = 1 << 30  # bytes of the disk, when it is not full
 PATIENCE = 300.0  # seconds of one run
 ONE_AT_A_TIME = threading.Lock()  # to start a process asks how all others have ended, and a status is read once
 

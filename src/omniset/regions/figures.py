@@ -95,7 +95,7 @@ def brain(matrix: Square, coordinates: Places) -> Figure:
     sizes = np.abs(edges[np.isfinite(edges)])
     most = float(sizes.max()) or 1.0
     least = max(float(1.5 * sizes.min() - 0.5 * sizes.max()), 0.0)  # the palest third can hardly be seen on white
-    least = least if most - least > 1e-3 * most else 0.0  # values that hardly differ have no scale of colours
+    least = least if most - least > 0.1 * most else 0.0  # nilearn rounds the ends of the scale to two digits
     signed = bool((values < 0).any())
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "brain.png"
