@@ -132,3 +132,24 @@ def test_sigterm_is_an_exception_once(tmp_path):
     assert ended.value.code == 143
     assert ended.value.__notes__ == [f"what is done is kept in {tmp_path}, the same command with --resume true goes on"]
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+@pytest.mark.parametrize(("number", "stopped"), [(signal.SIGTERM, Terminated), (signal.SIGINT, KeyboardInterrupt)])
+def test_a_signal_that_compiled_code_makes_another_error_of(number, stopped):
+    """As PyTorch does where it is asked for the type of an object."""
+
+    def work():
+        with terminable():
+            try:
+                os.kill(os.getpid(), number)
+                time.sleep(60)
+            except (KeyboardInterrupt, Terminated):
+                error = ValueError("could not determine the shape of object type 'torch.storage.UntypedStorage'")
+                error.add_note("what is done is kept")
+                raise error from None
+
+    with pytest.raises(stopped) as ended:
+        work()
+    assert ended.value.__notes__ == ["what is done is kept"]
+    with pytest.raises(ValueError, match="bad input"), terminable():  # of no signal
+        raise ValueError("bad input")

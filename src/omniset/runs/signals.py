@@ -45,6 +45,14 @@ def terminable() -> Iterator[None]:
     raise_terminated()
     try:
         yield
+    except Exception as error:  # in which compiled code may have put what a signal raised
+        try:
+            raise_received()
+        except (KeyboardInterrupt, Terminated) as stopped:
+            for note in getattr(error, "__notes__", []):
+                stopped.add_note(note)
+            raise
+        raise
     finally:
         if threading.current_thread() is threading.main_thread():
             for number, handler in zip(numbers, before, strict=True):
