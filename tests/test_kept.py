@@ -47,6 +47,10 @@ def test_what_is_not_whole_is_done_again(tmp_path):
     kept.scratch("a").mkdir()
     kept.do("a", {}, unit(calls))
     assert not kept.scratch("a").exists()
+    kept.scratch("a").mkdir()  # of a run that ended when it had kept the unit, before it removed this
+    again = Kept(tmp_path, resume=True)
+    again.do("a", {}, lambda: 1 / 0)
+    assert not again.scratch("a").exists()
     for lost, needs in (("a.json", []), ("a.npz", ["z"])):
         (tmp_path / "rows" / lost).unlink()
         Kept(tmp_path, resume=True).do("a", {}, unit(calls), needs=needs)

@@ -85,6 +85,8 @@ class Kept:
             if line:
                 self._say(line)
             done = self._keep(name, plain_settings, work())
+        if self._folder is not None:  # or an earlier run ended between the two steps
+            shutil.rmtree(self._folder / name, ignore_errors=True)
         return done
 
     def scratch(self, name: str) -> Path | None:
@@ -121,5 +123,4 @@ class Kept:
         with replacing(self._folder / f"{name}.json") as temporary:
             text = json.dumps({"settings": settings, "facts": done.facts}, indent=1)
             temporary.write_text(text, encoding="utf-8")
-        shutil.rmtree(self._folder / name, ignore_errors=True)
         return done
