@@ -30,7 +30,7 @@ def plainly(monkeypatch):
 def in_pieces(monkeypatch):
     """Of some sets each, and always, where else folding would be faster."""
     monkeypatch.setattr(small, "PIECE", 8 * D)
-    monkeypatch.setattr(small, "OF_SETS", small.OF_SET)
+    monkeypatch.setattr(small, "PADDED", 100)
 
 
 def block(ffn_dim=None):

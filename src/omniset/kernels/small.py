@@ -9,6 +9,7 @@ of a graph. Here the block is one node with its gradient written out.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -26,6 +27,8 @@ PRECISIONS = (torch.float32, torch.float64)
 MOST = 1 << 22  # numbers of the elements, and of the weights: of more sets too much would be kept for the gradient
 WIDEST = 128
 OF_SET, OF_SETS = 1 << 16, 1 << 17  # numbers of a set, and of all, from where on folding few points is faster
+LANES = 16  # to which small.cpp pads rows, in float32 with the widest vectors
+PADDED = 2  # times as many rows, beyond which the plain form computes several sets faster
 PIECE = 1 << 14  # numbers of a piece
 SUMS = 8  # pieces of the gradient, at most: each has sums of all weights
 TENSORS = 18  # of a block that has an FFN
@@ -69,11 +72,15 @@ def _may_take(queries: Tensor, elements: Tensor, heads: int) -> bool:
 
     Measured by whole encoders, with gradients and without, on one thread, of 1 to 300 sets of 30 to 4,000 elements and
     widths of 32 to 128: up to MOST numbers this is 1.2 to 3 times as fast as the plain form, and faster than folding
-    but where few points (their number times heads at most the width) meet sets of many elements, or many sets.
+    but where few points (their number times heads at most the width) meet sets of many elements, or many sets. Of many
+    sets of some five elements most of what it computes would be padding.
     """
     (given, number, dim), (sets, many, _) = queries.shape, elements.shape
     largest = max(number, many)
     if dim > WIDEST or not 0 < sets * max(largest * dim, heads * number * many) <= MOST or not queries.numel():
+        return False
+    padded = sum(math.ceil(rows / LANES) * LANES for rows in (number, many))
+    if sets > 1 and padded > PADDED * (number + many):
         return False
     columns = min(number, many) * heads
     if columns <= dim and (largest * dim > OF_SET or (2 * columns <= dim and sets * largest * dim >= OF_SETS)):
