@@ -242,12 +242,13 @@ def test_a_child_that_is_forked_has_threads_of_its_own():
     ("sets", "elements", "dim", "points", "expected"),
     [
         (1, 100, 32, 4, "SmallBlock"),
-        (100, 10, 128, 4, "WholeBlock"),  # small.cpp would compute as many rows that pad
+        (100, 10, 128, 4, "Add"),  # small.cpp would compute as many rows that pad
         (16, 100, 64, 16, "SmallBlock"),
-        (1, 4000, 32, 4, "WholeBlock"),
+        (1, 4000, 32, 4, "Spread"),
+        (1, 1000, 32, 16, "SmallBlock"),
         (1, 32_768, 128, 8, "Spread"),
         (16, 1000, 64, 4, "Spread"),
-        (2, 100, 256, 16, "WholeBlock"),
+        (2, 100, 256, 16, "Spread"),
     ],
 )
 def test_the_form_of_a_block_follows_from_its_sizes(sets, elements, dim, points, expected):
@@ -255,4 +256,4 @@ def test_the_form_of_a_block_follows_from_its_sizes(sets, elements, dim, points,
         pytest.skip("there is no compiler here")
     block = MultisetAttentionBlock(dim, 4)
     out = block(torch.zeros(sets, elements, dim), torch.zeros(sets, points, dim))
-    assert out.grad_fn.name() == f"{expected}Backward"
+    assert out.grad_fn.name().startswith(f"{expected}Backward")

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from omniset.kernels import blocks, costs, folded, gather, private, spread, team, tiles, whole
+from omniset.kernels import blocks, folded, gather, private, small, spread, team, tiles
 from omniset.layers import InducedSetAttentionBlock, MultisetAttentionBlock, PoolingByMultiheadAttention
 from omniset.testing import relative_error
 from oracle import induced, msab
@@ -26,7 +26,7 @@ def pieces_of_sets(request, monkeypatch):
     """Folded however small the sets are, in pieces and tiles of 64 elements that two threads share out."""
     monkeypatch.setattr(folded, "LEAST", 0)
     monkeypatch.setattr(folded, "MORE", 0)
-    monkeypatch.setattr(costs.Block, "cost_folded", 0.0)
+    monkeypatch.setattr(small, "whole_block", lambda *_: None)
     monkeypatch.setattr(team, "SMALLEST", 64 * D)
     monkeypatch.setattr(tiles, "TILE", 64 * D)
     if request.param == "tiles":
@@ -42,7 +42,6 @@ def plainly(monkeypatch):
     def compute(function, *arguments):
         with monkeypatch.context() as patch:
             patch.setattr(folded, "form", lambda *_, **__: folded.PLAIN)
-            patch.setattr(whole, "takes", lambda *_: False)
             return function(*arguments)
 
     return compute

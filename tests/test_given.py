@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from omniset.kernels import blocks, costs, folded, small, team, tiles, whole
+from omniset.kernels import blocks, folded, small, team, tiles
 from omniset.layers import InducedSetAttentionBlock
 from omniset.testing import relative_error
 from oracle import induced
@@ -11,8 +11,6 @@ from oracle import induced
 D, H, K = 24, 4, 5
 FORMS = {  # and the step of autograd that tells it
     "plain": "AddBackward",
-    "whole": "WholeBlockBackward",
-    "pieces": "WholeBlockBackward",
     "small": "SmallBlockBackward",
     "blocks": "SpreadBackward",
     "tiles": "SpreadBackward",
@@ -28,19 +26,13 @@ def form(request, monkeypatch):
     if name in ("blocks", "tiles"):
         monkeypatch.setattr(folded, "LEAST", 0)
         monkeypatch.setattr(folded, "MORE", 0)
-        monkeypatch.setattr(costs.Block, "cost_folded", 0.0)
         monkeypatch.setattr(tiles, "TILE", 64 * D)
-        monkeypatch.setattr(small, "takes", lambda *_: False)
         if name == "tiles":
             monkeypatch.setattr(blocks, "takes", lambda _: False)
     else:
         monkeypatch.setattr(folded, "form", lambda *_, **__: folded.PLAIN)
-        monkeypatch.setattr(costs.Block, "cost_small", 0.0)
-        monkeypatch.setattr(whole, "MANY", 1 if name == "pieces" else 1 << 60)
-        if name == "plain":
-            monkeypatch.setattr(whole, "takes", lambda *_: False)
-        if name != "small":
-            monkeypatch.setattr(small, "takes", lambda *_: False)
+    if name != "small":
+        monkeypatch.setattr(small, "whole_block", lambda *_: None)
     torch.set_num_threads(2)
     return name
 

@@ -10,7 +10,7 @@ from torch import nn
 from omniset.core.sets import SetBatch
 from omniset.encoders import ENCODERS, build
 from omniset.engine import ragged
-from omniset.kernels import whole
+from omniset.layers import MultisetAttentionBlock
 from omniset.testing import relative_error
 
 LENGTHS = [1, 37, 0, 2, 5, 101, 3, 64]
@@ -129,11 +129,13 @@ def test_presence():
 
 
 def test_sets_without_padding_are_attended_to_without_a_mask(monkeypatch):
-    """Which fused attention is faster without; the result is that with multiplicities of 1."""
+    """Without one it is faster; the result is that with multiplicities of 1."""
     encoder, batch = encoder_of("set-transformer-sab"), SetBatch(torch.randn(2, 11, 3, dtype=torch.float64))
     masks = []
-    attend = whole.apply
-    monkeypatch.setattr(whole, "apply", lambda parts, q, e, m: (masks.append(m), attend(parts, q, e, m))[1])
+    attend = MultisetAttentionBlock.forward
+    monkeypatch.setattr(
+        MultisetAttentionBlock, "forward", lambda self, q, e, m: (masks.append(m), attend(self, q, e, m))[1]
+    )
     got = encoder(batch).elements
     assert masks[:2] == [None, None]
     learned = batch.multiplicity.clone().requires_grad_()

@@ -13,13 +13,15 @@ from torch.utils.checkpoint import checkpoint
 
 from omniset.core.sets import SetBatch, cut
 from omniset.core.sources import FunctionSource, Source, check_dim, checked
+from omniset.core.states import wide
 from omniset.engine.encoding import Encoding, ExactGradient
 from omniset.engine.group import check_replicated
 from omniset.engine.ragged import in_buckets
 from omniset.engine.self_attention import AllElements
 from omniset.engine.stack import EncoderOutput, Stack
-from omniset.engine.stores import DeviceStore, open_store
-from omniset.kernels.private import forward_mode, transformed
+from omniset.engine.stages import prepend_ones
+from omniset.engine.stores import open_store
+from omniset.kernels.private import forward_mode, plain_only, transformed
 
 SHARDS = ("merged", "independent")
 AT_ONCE = 1 << 13  # entries of independent shards, and of what is remembered for each, that are read at once
@@ -135,9 +137,31 @@ def _check_sums(encoder: Stack) -> None:
 
 
 def _whole(encoder: Stack, batch: SetBatch) -> EncoderOutput:
-    encoding = Encoding(encoder, batch, [batch], DeviceStore(), whole=True)
-    encoding.forward()
-    return _output(encoding, encoding.summary, encoding.shards.elements(), encoding.contexts)
+    """Under plain autograd: a layer sees all elements, and no state of it is asked for."""
+    weight = next(encoder.parameters())
+    x = encoder.embed(batch.elements.to(weight.device, weight.dtype))
+    present = batch.multiplicity.to(weight.device)
+    tokens = encoder.num_tokens
+    if encoder.class_tokens is not None:
+        x = torch.cat([encoder.class_tokens.expand(len(x), -1, -1), x], 1)
+    m = prepend_ones(tokens, present)
+    once = not (plain_only() or present.requires_grad) and batch.presence.once
+    contexts: list[Any] = []
+    layers: list[Any] = [*encoder.layers]
+    for layer in layers:
+        if layer.keeps_elements:
+            contexts.append(AllElements(partial(iter, [(0, x, m)]), size=wide(m).sum(1) if layer.sized else None))
+            x = layer(x, None if once else m)
+        else:
+            x, context = layer.mapped(x, None if once else m)
+            contexts.append(context.to(weight.dtype))
+    pool: Any = encoder.pool
+    summary = x[:, :tokens] if pool is None else pool.context(x, None if once else m).to(weight.dtype)
+    elements = None
+    if encoder.outputs_elements:
+        x = x[:, tokens:]
+        elements = (x if once else torch.where(present[..., None] > 0, x, 0)).to(batch.elements.device)
+    return EncoderOutput(elements, encoder.decoder(summary), contexts)
 
 
 def _exact(encoding: Encoding) -> EncoderOutput:

@@ -32,7 +32,6 @@ class Encoding:
         store: None: recompute.
         gradient: As in `Encoder.forward`.
         process_group: A torch.distributed group.
-        whole: There is one part, under plain autograd: nothing is ever computed again.
     """
 
     def __init__(
@@ -43,7 +42,6 @@ class Encoding:
         store: Store | None,
         gradient: str = "exact",
         process_group: Any = None,
-        whole: bool = False,
     ) -> None:
         weight = next(encoder.parameters())
         device = weight.device
@@ -53,7 +51,7 @@ class Encoding:
         stages = stages_of(encoder, device, weight.dtype)
         if encoder.class_tokens is not None:
             stages[0] = JoinedByTokens(stages[0], encoder.class_tokens, here=first_process)
-        stages = self._with_noise(stages, device, replay=not whole)
+        stages = self._with_noise(stages, device)
         if gradient == "unbiased" and torch.is_grad_enabled():
             stages = [ScaledSums(stage, scale) for scale in [entries_per_entry_of_first(parts)] for stage in stages]
         if gradient in ("first-shard", "unbiased"):
@@ -62,13 +60,13 @@ class Encoding:
             stages[-1] = OthersDetached(stages[-1])
         make: Callable[..., RecomputedShards] = RecomputedShards
         if store is not None:
-            make = partial(StoredShards, store=store, whole=whole)
+            make = partial(StoredShards, store=store)
         tokens = encoder.num_tokens if first_process else 0
         self.shards = make(stages, encoder, source, parts, device, tokens)
         self.run = Run(stages, self.shards, self.group)
 
-    def _with_noise(self, stages: list[Stage], device: torch.device, replay: bool) -> list[Stage]:
-        seed = noise.draw_seed() if replay and noise.drops_out(self.encoder) else None
+    def _with_noise(self, stages: list[Stage], device: torch.device) -> list[Stage]:
+        seed = noise.draw_seed() if noise.drops_out(self.encoder) else None
         self._common_seed: int | None = None  # of what all processes draw alike
         if isinstance(self.group, Processes):
             facts = partial(self._facts, stages, seed is not None)

@@ -35,8 +35,8 @@ class Bucket(NamedTuple):
 
 def in_buckets(encoder: Stack, batch: SetBatch, run: Callable[[Stack, SetBatch], EncoderOutput]) -> EncoderOutput:
     """What `run` makes of a batch, by buckets where this takes less."""
-    chosen = buckets(batch, encoder.dim) if _may_be_cut(encoder, batch) else []
-    if not chosen:
+    chosen = [] if plain_only() or not batch.multiplicity.numel() else buckets(batch, encoder.dim)
+    if not chosen or not _may_be_cut(encoder, batch):
         return run(encoder, batch)
     outputs = [run(encoder, _cut(batch, bucket)) for bucket in chosen]
     order = torch.from_numpy(np.argsort(np.concatenate([bucket.sets for bucket in chosen])))
@@ -93,8 +93,8 @@ def buckets(batch: SetBatch, dim: int) -> list[Bucket]:
 
 
 def _may_be_cut(encoder: Stack, batch: SetBatch) -> bool:
-    """Whether nothing can tell: no transform, no probe or hook that waits for the whole batch, no common draws."""
-    if not batch.elements.shape[1] or not len(batch) or plain_only() or batch.multiplicity.requires_grad:
+    """Whether nothing can tell: no probe or hook that waits for the whole batch, no common draws."""
+    if batch.multiplicity.requires_grad:
         return False
     layers = [*encoder.layers, encoder.pool]
     draws = any(layer is not None and type(layer).draw is not SetLayer.draw for layer in layers)

@@ -32,23 +32,16 @@ class AllElements:
         read: Yields number, elements and multiplicities of each shard.
         live: Whether gradients flow through a shard.
         add_gradient: Where, if it is given, the exact gradients of elements and multiplicities of a shard go.
-        whole: There is one shard, under plain autograd.
-        once: All its elements are there, once each, so that no mask is needed. False: or it is not known.
         size: Total multiplicity of each set, (sets,), for a block that scales by it.
     """
 
     read: Read
     live: Callable[[int], bool] = lambda i: True
     add_gradient: AddGradient | None = None
-    whole: bool = False
-    once: bool = False
     size: Tensor | None = None
 
     def apply(self, block: AttentionBlock, queries: Tensor) -> Tensor:
         """The block's output for `queries`."""
-        if self.whole:
-            ((_, elements, multiplicity),) = self.read()
-            return block(queries, elements, None if self.once else multiplicity)
         return block.finish(queries, self.attend(block, queries))
 
     def attend(self, block: AttentionBlock, queries: Tensor) -> AttentionState:

@@ -19,7 +19,6 @@ from omniset.engine.self_attention import AllElements
 from omniset.engine.stack import Stack
 from omniset.engine.stages import Stage, prepend_ones
 from omniset.engine.stores import GraphStore, Store
-from omniset.kernels.private import plain_only
 
 Shard = tuple[int, Tensor, Tensor]
 
@@ -181,12 +180,11 @@ class StoredShards(RecomputedShards):
 
     Args:
         store: Of tensors that carry no graph.
-        whole: There is one shard, under plain autograd.
     """
 
-    def __init__(self, *arguments: Any, store: Store, whole: bool = False) -> None:
+    def __init__(self, *arguments: Any, store: Store) -> None:
         super().__init__(*arguments)
-        self.store, self.whole = GraphStore(store), whole
+        self.store = GraphStore(store)
 
     def inputs(self, t: int, contexts: dict[int, Any]) -> Iterator[Shard]:
         if t:
@@ -207,11 +205,7 @@ class StoredShards(RecomputedShards):
 
     def all_outputs(self, t: int) -> AllElements:
         # The run holds what is returned. If that held the run, both would stay until the garbage collector comes.
-        source = self.source
-        asked = self.whole and source is not None and not (plain_only() or source.multiplicity.requires_grad)
-        once = asked and source is not None and source.presence.once
-        stream = partial(_stream, self.store, t, len(self.starts) - 1)
-        return AllElements(stream, whole=self.whole, once=once)
+        return AllElements(partial(_stream, self.store, t, len(self.starts) - 1))
 
     def first_trained(self) -> int:
         if any(d is not None for d in self.d_source):

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from omniset.core.attention import AttentionState, log_multiplicity
-from omniset.kernels import blocks, costs, private, small
+from omniset.kernels import blocks, private
 from omniset.kernels.gather import Gather
 from omniset.kernels.points import Average, Folded
 from omniset.kernels.spread import Spread
@@ -47,7 +47,7 @@ class Parts:
 
     Attributes:
         fold: Whether they can be folded.
-        modules: Those with weight and bias, in the order of `omniset.kernels.whole`.
+        modules: Those with weight and bias, in the order of `omniset.kernels.small`.
         hidden: Width of the FFN; 0: none.
     """
 
@@ -91,20 +91,14 @@ class Parts:
         """The class of the FFN's; None: there is no FFN."""
         return None if self.ffn is None else type(self.ffn[1])
 
-    def sizes(self, queries: Tensor, elements: Tensor) -> costs.Block:
-        sets, number, dim = elements.shape
-        return costs.Block(sets, queries.shape[1], number, dim, self.heads, self.hidden)
-
     def hold(self, block: Any) -> bool:
         same = block.scale == self.scale and block.num_heads == self.heads
         return same and self._snapshot is not None and self._snapshot.holds(block)
 
 
-def form(
-    block: Any, queries: Tensor, elements: Tensor, multiplicity: Tensor | None, others: bool = False
-) -> tuple[str | None, Parts | None]:
+def form(block: Any, queries: Tensor, elements: Tensor, multiplicity: Tensor | None) -> tuple[str | None, Parts | None]:
     """Choose "gather" or "spread", with the block's parts, where it computes the same as the plain form in less time,
-    else None. `others`: small.py and whole.py can compute it too.
+    else None.
 
     With P points, H heads and width D, of either half the scores and averages take 4 N P D operations plain and
     4 N H P D folded, the projections of elements 4 N D^2 plain and none folded, the FFN 4 N D^2 in both. So folding
@@ -131,11 +125,6 @@ def form(
     parts = None if private.plain_only() else block.foldable()
     if parts is None:
         return PLAIN
-    if others and blocks.takes(elements):
-        sizes = parts.sizes(queries, elements)
-        compiled = small.takes(parts.activation, sizes)
-        if sizes.cost_folded > min(sizes.cost_whole, sizes.cost_small if compiled else sizes.cost_whole):
-            return PLAIN
     return "spread" if spreads else "gather", parts
 
 

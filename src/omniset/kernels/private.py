@@ -95,21 +95,7 @@ def _overload(name: str) -> Any:
     return getattr(getattr(torch.ops.aten, name, None), "default", None)
 
 
-_flash = _overload("_scaled_dot_product_flash_attention_for_cpu")
-_flash_backward = _overload("_scaled_dot_product_flash_attention_for_cpu_backward")
 _norm_backward = _overload("native_layer_norm_backward")
-
-
-def flash(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
-    """softmax(q k^T scale + bias) v of (B, H, N, d), and what its gradient needs, by the kernel for processors."""
-    return _flash(q, k, v, 0.0, False, attn_mask=bias, scale=scale)
-
-
-def flash_backward(
-    d: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsumexp: Tensor, bias: Tensor | None, scale: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of q, k and v."""
-    return _flash_backward(d, q, k, v, out, logsumexp, 0.0, False, attn_mask=bias, scale=scale)
 
 
 def plain_unflattened(flat: Tensor, like: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -151,25 +137,6 @@ norm_backward = tried(
     ),
 )
 
-
-def _has_flash() -> bool:
-    q, k, v, d = (_numbers(2, 3, 5, 4).roll(i, 0).roll(i, 3).requires_grad_() for i in range(4))
-    bias = _numbers(2, 1, 1, 5)
-    with torch.enable_grad():  # whatever the importing program has set
-        out = ((q * 0.5) @ k.mT + bias).softmax(-1) @ v
-        # Of a number: given a gradient of tensors, PyTorch would import SymPy, a tenth of the time of a short command.
-        expected = out, *torch.autograd.grad((out * d).sum(), (q, k, v))
-    try:
-        with torch.no_grad():
-            average, logsumexp = flash(q, k, v, bias, 0.5)
-            got = average, *flash_backward(d, q, k, v, average, logsumexp, bias, 0.5)
-            return all(torch.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in zip(got, expected, strict=True))
-    except (AttributeError, RuntimeError, TypeError):
-        return False
-
-
-HAS_FLASH = _has_flash()
-"""Whether `flash` and its gradient are there and compute that."""
 
 HALF_UNITS = any(getattr(torch.cpu, name, bool)() for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"))
 """Whether the processor has units for products of bfloat16."""

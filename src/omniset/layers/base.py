@@ -52,6 +52,26 @@ class SetLayer(nn.Module):
         """Map every element by itself, given the context."""
         raise TypeError(f"{type(self).__name__} does not map elements")
 
+    def context(self, elements: Elements, multiplicity: Multiplicity | None = None) -> Float[Tensor, "sets k dim"]:
+        """`finish(reduce(elements, multiplicity))` of whole sets, which a layer may compute in another way where all
+        elements are here. Without multiplicities each is there once.
+        """
+        if multiplicity is None:
+            multiplicity = elements.new_ones(elements.shape[:2])
+        with self.holding(self.draw()):
+            return self.finish(self.reduce(elements, multiplicity))
+
+    def mapped(self, elements: Elements, multiplicity: Multiplicity | None = None) -> tuple[Elements, Any]:
+        """What whole sets are mapped to, and the context."""
+        context = self.context(elements, multiplicity)
+        return self.map(elements, context), context
+
+    def forward(self, elements: Elements, multiplicity: Multiplicity | None = None) -> Float[Tensor, "sets rows dim"]:
+        """The layer on whole sets: their elements mapped, or, of a layer that only pools, the context."""
+        if type(self).map is SetLayer.map:
+            return self.context(elements, multiplicity)
+        return self.mapped(elements, multiplicity)[0]
+
 
 ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU}
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from omniset.core.attention import AttentionState
 from omniset.core.checks import check_probabilities, check_sizes
+from omniset.kernels.fused import fused_attention
 from omniset.layers.base import Elements, Multiplicity, SetLayer, activation_layer
 from omniset.layers.probes import Probed
 
@@ -46,7 +47,7 @@ class LatentRouting(Probed, SetLayer):
 
     The scores of both are each other's transpose, and are not scaled. An empty set has Z = 0. The FFN is a residual MLP
     too. Latent queries start from N(0, 0.1^2), Linear layers as PyTorch's own (the paper's code: from N(0, 0.02^2)).
-    Keys are computed twice, once in each pass over the set. The context is the Z of all heads, side by side.
+    Over shards keys are computed twice, in each pass over the set. The context is the Z of all heads, side by side.
 
     Args:
         dim: D, width of the elements; divisible by num_heads.
@@ -94,17 +95,19 @@ class LatentRouting(Probed, SetLayer):
         self.latents = nn.Parameter(torch.randn(num_heads, num_latents, dim // num_heads) * 0.1)
         self.key, self.value = (ResidualMLP(dim, dim, hidden_layers, activation) for _ in range(2))
 
-    def forward(self, elements: Elements, multiplicity: Multiplicity | None = None) -> Elements:
-        return self.map(elements, self.finish(self.reduce(elements, multiplicity)))
-
     def reduce(
         self,
         elements: Elements,
         multiplicity: Multiplicity | None = None,
         peak: Float[Tensor, "sets heads k 1"] | None = None,
     ) -> AttentionState:
-        y, m = self.norm_mixing(elements), None if multiplicity is None else multiplicity[:, None]
-        key, value = self._heads(self.key(y)), self._heads(self.value(y))
+        y = self.norm_mixing(elements)
+        return self._reduce(self._heads(self.key(y)), self._heads(self.value(y)), multiplicity, peak)
+
+    def _reduce(
+        self, key: Tensor, value: Tensor, multiplicity: Tensor | None, peak: Tensor | None = None
+    ) -> AttentionState:
+        m = None if multiplicity is None else multiplicity[:, None]
         if self.probe is not None:
             self.probe.see(partial(self._measured, key, value, m), multiplicity)
         return AttentionState.of(self.latents, key, value, m, 1.0, peak=peak)
@@ -113,9 +116,23 @@ class LatentRouting(Probed, SetLayer):
         return self.average(state).transpose(1, 2).flatten(2).to(self.latents.dtype)
 
     def map(self, elements: Elements, context: Float[Tensor, "sets k dim"]) -> Elements:
-        scores = self.latents @ self._heads(self.key(self.norm_mixing(elements))).mT  # (B, H, k, N)
-        mixed = self._heads(context).mT @ scores.softmax(-2)  # (B, H, D / H, N)
-        h = elements + self.dropout(self.output(mixed.flatten(1, 2).mT))
+        return self._map(elements, self._heads(self.key(self.norm_mixing(elements))), context)
+
+    def mapped(self, elements: Elements, multiplicity: Multiplicity | None = None) -> tuple[Elements, Tensor]:
+        y = self.norm_mixing(elements)
+        key, value = self._heads(self.key(y)), self._heads(self.value(y))
+        learned = multiplicity is not None and multiplicity.requires_grad  # log has no gradient at 0
+        if self.probe is not None or learned or not elements.shape[1]:
+            context = self.finish(self._reduce(key, value, multiplicity))
+        else:
+            average = fused_attention(self.latents.expand(len(key), -1, -1, -1), key, value, multiplicity, 1.0)
+            context = average.transpose(1, 2).flatten(2)
+        return self._map(elements, key, context), context
+
+    def _map(self, elements: Tensor, key: Float[Tensor, "sets heads elements d"], context: Tensor) -> Tensor:
+        latents = self.latents.expand(len(key), -1, -1, -1)
+        mixed = fused_attention(key, latents, self._heads(context), None, 1.0)  # (B, H, N, D / H)
+        h = elements + self.dropout(self.output(mixed.transpose(1, 2).flatten(2)))
         return h if self.ffn is None else h + self.ffn(self.norm_ffn(h))
 
     def _heads(self, x: Float[Tensor, "sets rows dim"]) -> Float[Tensor, "sets heads rows d"]:

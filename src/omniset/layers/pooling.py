@@ -49,9 +49,6 @@ class SetPooling(SetLayer):
             raise ValueError(f"pooling must be 'mean', 'sum' or 'max', got {pooling!r}")
         self.pooling = pooling
 
-    def forward(self, elements: Elements, multiplicity: Multiplicity) -> Float[Tensor, "sets 1 dim"]:
-        return self.finish(self.reduce(elements, multiplicity))
-
     def reduce(self, elements: Elements, multiplicity: Multiplicity, peak: Tensor | None = None) -> State:
         m = multiplicity.to(elements.dtype)[..., None]
         if self.pooling != "max":
@@ -95,11 +92,6 @@ class FeaturewiseSortPooling(SetLayer):
         super().__init__()
         check_sizes(dim=dim, pieces=pieces)
         self.weight = nn.Parameter(torch.randn(dim, pieces + 1))
-
-    def forward(self, elements: Elements, multiplicity: Multiplicity | None = None) -> Float[Tensor, "sets 1 dim"]:
-        if multiplicity is None:
-            multiplicity = elements.new_ones(elements.shape[:2])
-        return self.finish(self.reduce(elements, multiplicity))
 
     def reduce(self, elements: Elements, multiplicity: Multiplicity, peak: Tensor | None = None) -> State:
         """Of whole sets only: these states do not merge to that of the union."""
@@ -179,11 +171,6 @@ class GatedAttentionPooling(Probed, SetLayer):
         self.tanh = nn.Linear(dim, width)
         self.gate = nn.Linear(dim, width)
         self.weight = nn.Parameter(nn.init.xavier_uniform_(torch.empty(num_outputs, width)))
-
-    def forward(
-        self, elements: Elements, multiplicity: Multiplicity | None = None
-    ) -> Float[Tensor, "sets outputs dim"]:
-        return self.finish(self.reduce(elements, multiplicity))
 
     def reduce(
         self,

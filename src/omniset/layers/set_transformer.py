@@ -89,6 +89,9 @@ class InducedLayer(SetLayer):
     def finish(self, state: AttentionState) -> Float[Tensor, "sets k dim"]:  # type: ignore[override]
         return self.gather.finish(self.points, state)
 
+    def context(self, elements: Elements, multiplicity: Multiplicity | None = None) -> Float[Tensor, "sets k dim"]:
+        return self.gather(self.points, self.prepare(elements), multiplicity)
+
     def tabulate(self, table: Float[Tensor, "rows dim"]) -> Tabulated:
         """As `AttentionBlock.tabulate`, with the points for queries."""
         return self.gather.tabulate(self.points[0], self.prepare(table))
@@ -134,9 +137,6 @@ class InducedSetAttentionBlock(InducedLayer):
         self.gather = attention_block(dim, num_heads, ffn_dim, norm, scale=scale, **options)
         self.spread = attention_block(dim, num_heads, ffn_dim, norm, **options)
 
-    def forward(self, elements: Elements, multiplicity: Multiplicity | None = None) -> Elements:
-        return self.map(elements, self.gather(self.points, elements, multiplicity))
-
     def map(self, elements: Elements, context: Float[Tensor, "sets k dim"]) -> Elements:
         return self.spread(elements, context)
 
@@ -179,6 +179,3 @@ class PoolingByMultiheadAttention(InducedLayer):
 
     def prepare(self, elements: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch dim"]:
         return elements if self.element_ffn is None else self.element_ffn(elements)
-
-    def forward(self, elements: Elements, multiplicity: Multiplicity | None = None) -> Float[Tensor, "sets seeds dim"]:
-        return self.gather(self.points, self.prepare(elements), multiplicity)

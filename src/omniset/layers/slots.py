@@ -83,10 +83,6 @@ class SlotSetEncoder(Probed, SetLayer):
         finally:
             self._drawn = None
 
-    def forward(self, elements: Elements, multiplicity: Multiplicity | None = None) -> Float[Tensor, "sets slots dim"]:
-        with self.holding(self.draw()):
-            return self.finish(self.reduce(elements, multiplicity))
-
     def reduce(
         self,
         elements: Elements,

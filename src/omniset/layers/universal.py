@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from omniset.core.attention import AttentionState
 from omniset.core.checks import check_probabilities, check_sizes
 from omniset.core.states import wide
-from omniset.kernels import folded, whole
+from omniset.kernels import folded, small
 from omniset.kernels.fused import fused_attention
 from omniset.layers.base import Elements, Multiplicity, feed_forward
 from omniset.layers.probes import Probed
@@ -70,15 +70,15 @@ class AttentionBlock(Probed):
 
     def forward(self, queries: Queries, elements: Elements, multiplicity: Multiplicity | None = None) -> Answers:
         learned = multiplicity is not None and multiplicity.requires_grad  # log has no gradient at 0
-        at_once = not learned and self.probe is None and self.size_scale is None and whole.takes(queries, elements)
-        form, parts = folded.form(self, queries, elements, multiplicity, others=at_once)
+        if not learned and self.probe is None and self.size_scale is None:
+            out = small.whole_block(self, queries, elements, multiplicity)
+            if out is not None:
+                return out
+        form, parts = folded.form(self, queries, elements, multiplicity)
         if parts is not None and form == "spread":
             return folded.spread(parts, elements=queries, points=elements)
         if parts is not None or self.probe is not None or learned or not elements.shape[1]:
             return self.finish(queries, self._reduce(parts, queries, elements, multiplicity, None))
-        parts = self.foldable() if at_once else None
-        if parts is not None:
-            return whole.apply(parts, queries, elements, multiplicity)
         # All elements are here: PyTorch's fused attention computes the same, without keeping the weights.
         q, k, v = self._heads(queries, elements, self._size(elements, multiplicity))
         q = q.expand(len(k), -1, -1, -1)
