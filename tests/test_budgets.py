@@ -16,7 +16,6 @@ MORE = {  # those that have more, which may become fewer
     "cells/novelty.py": ["type_left_out"],
     "estimators/ensembles.py": ["learn"],
     "genomes/training.py": ["apply_all", "train"],
-    "layers/universal.py": ["attention_block"],
     "options.py": ["option"],
     "regions/seed.py": ["CrossAttention.__init__"],
     "report/frame.py": ["compose"],

@@ -364,7 +364,7 @@ def test_with_nilearn_the_page_has_brains(nilearn):
 
 @pytest.mark.parametrize("spread", [0, 1e-3, 0.01, 0.04, 0.2])
 def test_ends_of_the_colours_of_edges_differ_in_two_digits(nilearn, spread):
-    """nilearn rounds them so, and cannot draw a scale without length."""
+    """They are rounded so by nilearn, which cannot draw a scale without length."""
     values = 0.105 * (1 + spread * np.linspace(-1, 0, 40 * 40).reshape(40, 40))
     figures.brain(np.maximum(values, values.T), np.zeros((40, 3)))
     ((_, _, options),) = nilearn

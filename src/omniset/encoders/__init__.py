@@ -14,7 +14,7 @@ from omniset.encoders.pooling import ABMIL, DeepSets, FSPool
 from omniset.encoders.set_transformer import FLARE, SetTransformer, UniversalSetTransformer
 from omniset.encoders.slots import UMBC, HierarchicalSlotSetEncoder
 from omniset.encoders.strxl import SetTransformerXL
-from omniset.layers.universal import attention_block
+from omniset.layers.universal import MultisetAttentionBlock
 
 ENCODERS: dict[str, type[Encoder]] = {
     "abmil": ABMIL,
@@ -102,7 +102,7 @@ def _known(encoder: type[Encoder]) -> set[str]:
     """What it takes; `options` stands for the arguments of a block."""
     known = set(_parameters(encoder))
     if "options" in known:
-        known |= set(inspect.signature(attention_block).parameters) - {"one_norm", "scale"}
+        known |= {*inspect.signature(MultisetAttentionBlock).parameters, "variant"} - {"one_norm", "scale"}
     return known - {"arguments", "options"}
 
 

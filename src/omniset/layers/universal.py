@@ -6,7 +6,7 @@ Shapes: B sets, Q queries, N elements, H heads, D = dim.
 from __future__ import annotations
 
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -326,42 +326,31 @@ def attention_block(
     num_heads: int,
     ffn_dim: int | None = None,
     norm: Norm = "pre",
-    dropout: float | None = None,
-    activation: str = "relu",
     variant: Variant = "universal",
-    init: Start | None = None,
-    hidden_dropout: float | None = None,
-    scale: Scale = "width",
     one_norm: bool = False,
+    **options: Any,
 ) -> AttentionBlock:
     """The block that SAB, ISAB and PMA are made of.
 
-    What is None follows from the variant. "universal": as MultisetAttentionBlock has it. "author": as in the package
-    universal-set-transformers that the author of the paper has published: an FFN of 4 dim, projections that start as
-    torch.nn.Linear, dropout 0.1 of the attention output, within the FFN and of its output; norm is "pre". "lee" and
-    "lee-pre" (the same with pre-layer normalization, for an ablation) are fixed, and take norm alone.
+    What is None, or not among the options, follows from the variant. "universal": as MultisetAttentionBlock has it.
+    "author": as in the package universal-set-transformers that the author of the paper has published: an FFN of 4 dim,
+    projections that start as torch.nn.Linear, dropout 0.1 of the attention output, within the FFN and of its output;
+    norm is "pre". "lee" and "lee-pre" (the same with pre-layer normalization, for an ablation) are fixed, and take norm
+    alone.
     """
-    if variant in ("universal", "author"):
-        author = variant == "author"
+    options = {name: value for name, value in options.items() if value is not None}
+    author = variant == "author"
+    if variant == "universal" or author:
         if author and norm != "pre":
             raise ValueError(f"norm must be 'pre' with variant='author', got {norm!r}")
-        usual = AUTHORS_DROPOUT if author else 0.0
-        return MultisetAttentionBlock(
-            dim,
-            num_heads,
-            4 * dim if author and ffn_dim is None else ffn_dim,
-            norm,
-            usual if dropout is None else dropout,
-            activation,
-            init=("linear" if author else "xavier") if init is None else init,
-            hidden_dropout=usual if hidden_dropout is None else hidden_dropout,
-            scale=scale,
-            one_norm=one_norm and author,
-        )
+        if author:
+            ffn_dim = 4 * dim if ffn_dim is None else ffn_dim
+            options = {"init": "linear", "dropout": AUTHORS_DROPOUT, "hidden_dropout": AUTHORS_DROPOUT} | options
+        return MultisetAttentionBlock(dim, num_heads, ffn_dim, norm, one_norm=one_norm and author, **options)
     if variant not in ("lee", "lee-pre"):
         raise ValueError(f"variant must be 'universal', 'author', 'lee' or 'lee-pre', got {variant!r}")
-    changed = (activation, scale) != ("relu", "width")
-    if ffn_dim is not None or dropout or hidden_dropout or init or changed:
+    plain = {"activation": "relu", "scale": "width", "dropout": 0.0, "hidden_dropout": 0.0}
+    if ffn_dim is not None or any(plain.get(name) != value for name, value in options.items()):
         raise ValueError(
             f"variant={variant!r} is fixed: it takes no ffn_dim, dropout, hidden_dropout, init, activation or scale"
         )
