@@ -135,12 +135,12 @@ class SmallBlock(torch.autograd.Function):
 
 def _plain(how: How, m: Tensor | None, x: Tensor, y: Tensor, *tensors: Tensor) -> tuple[Tensor]:
     """The output, by operations that PyTorch differentiates."""
-    dim, mask = x.shape[-1:], (None, None) if m is None else masks(m, x.dtype)
+    dim, (bias, empty) = x.shape[-1:], (None, None) if m is None else masks(m, x.dtype)
     wq, bq, we, be, query, query_0, key, key_0, value, value_0, output, output_0, *ffn = tensors
     xn, yn = F.layer_norm(x, dim, wq, bq, how.eps_queries), F.layer_norm(y, dim, we, be, how.eps_elements)
     projected = F.linear(xn, query, query_0), F.linear(yn, key, key_0), F.linear(yn, value, value_0)
     q, k, v = (z.unflatten(2, (how.heads, -1)).transpose(1, 2) for z in projected)
-    h = x + F.linear(plain_attention(q, k, v, *mask, how.scale).transpose(1, 2).flatten(2), output, output_0)
+    h = x + F.linear(plain_attention(q, k, v, bias, empty, how.scale).transpose(1, 2).flatten(2), output, output_0)
     if how.activation is None:
         return (h,)
     w, b, first, first_0, second, second_0 = ffn
