@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 from torch.autograd import forward_ad
 
 from omniset import SetBatch, encoders, testing
@@ -214,6 +215,47 @@ def test_modules_can_be_walked(encoder):
     seen = []
     encoder.apply(lambda module: seen.append(type(module).__name__))
     assert len(seen) == len(list(encoder.modules()))
+
+
+class Adapted(nn.Module):
+    """As low-rank adapters wrap a Linear: it has no weight of its own."""
+
+    def __init__(self, linear):
+        super().__init__()
+        self.linear, self.calls = linear, 0
+
+    def forward(self, x):
+        self.calls += 1
+        return self.linear(x) + 1
+
+
+@OF_ALL
+def test_layers_call_their_modules(encoder, batch):
+    """A module in the place of another one is what computes, a hook on one is run."""
+    before = encoder(batch).summary
+    linear = {name: part for name, part in encoder.named_modules() if type(part) is nn.Linear}
+    seen = set()
+    hooks = [part.register_forward_hook(lambda *_, name=name: seen.add(name)) for name, part in linear.items()]
+    torch.testing.assert_close(encoder(batch).summary, before)
+    assert seen == linear.keys()
+    for hook in hooks:
+        hook.remove()
+    for name, part in linear.items():
+        encoder.set_submodule(name, Adapted(part))
+    changed = encoder(batch).summary
+    assert (changed - before).abs().max() > 1e-3
+    assert all(part.calls for part in encoder.modules() if isinstance(part, Adapted))
+    if encoder.mini_batch_consistent:
+        torch.testing.assert_close(encoder(batch, shard_size=7).summary, changed)
+
+
+@pytest.mark.filterwarnings("ignore")  # PyTorch moves this to a package of its own
+@OF_ALL
+def test_quantized(encoder, batch):
+    """Linear layers in 8 bits: one that is made of nothing else has no parameter left."""
+    quantized = torch.ao.quantization.quantize_dynamic(encoder.float(), {nn.Linear}, dtype=torch.qint8)
+    difference = quantized(batch).summary - encoder(batch).summary
+    assert 0 < difference.abs().max() < 0.1
 
 
 @OF_ALL

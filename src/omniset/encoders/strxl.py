@@ -51,8 +51,8 @@ class SetTransformerXL(AttentionEncoder):
         A layer remembers its inputs, not its outputs, so that no segment waits for another: a layer reads all of them
         at once, each with what was before it.
         """
-        weight = next(self.parameters())
-        x, m = self.embed(batch.elements.to(weight.device, weight.dtype)), batch.multiplicity.to(weight.device)
+        device, dtype = self.place
+        x, m = self.embed(batch.elements.to(device, dtype)), batch.multiplicity.to(device)
         sets, number, tokens = x.shape[0], x.shape[1], self.num_tokens
         x, m = cut(x, size).flatten(0, 1), cut(m, size).flatten(0, 1)
         if self.class_tokens is not None:

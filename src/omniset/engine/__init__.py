@@ -104,8 +104,8 @@ def contextualize(encoder: Stack, batch: SetBatch, contexts: list[Any] | None) -
     for context in contexts:
         if isinstance(context, Tensor) and len(context) != len(batch):
             raise ValueError(f"contexts are of {len(context)} sets, and batch has {len(batch)}")
-    weight = next(encoder.parameters())
-    x = encoder.embed(batch.elements.to(weight.device, weight.dtype))
+    device, dtype = encoder.place
+    x = encoder.embed(batch.elements.to(device, dtype))
     layers: list[Any] = [*encoder.layers]
     for layer, context in zip(layers, contexts, strict=True):
         x = layer.map(x, context)
@@ -138,9 +138,9 @@ def _check_sums(encoder: Stack) -> None:
 
 def _whole(encoder: Stack, batch: SetBatch) -> EncoderOutput:
     """Under plain autograd: a layer sees all elements, and no state of it is asked for."""
-    weight = next(encoder.parameters())
-    x = encoder.embed(batch.elements.to(weight.device, weight.dtype))
-    present = batch.multiplicity.to(weight.device)
+    device, dtype = encoder.place
+    x = encoder.embed(batch.elements.to(device, dtype))
+    present = batch.multiplicity.to(device)
     tokens = encoder.num_tokens
     if encoder.class_tokens is not None:
         x = torch.cat([encoder.class_tokens.expand(len(x), -1, -1), x], 1)
@@ -154,9 +154,9 @@ def _whole(encoder: Stack, batch: SetBatch) -> EncoderOutput:
             x = layer(x, None if once else m)
         else:
             x, context = layer.mapped(x, None if once else m)
-            contexts.append(context.to(weight.dtype))
+            contexts.append(context.to(dtype))
     pool: Any = encoder.pool
-    summary = x[:, :tokens] if pool is None else pool.context(x, None if once else m).to(weight.dtype)
+    summary = x[:, :tokens] if pool is None else pool.context(x, None if once else m).to(dtype)
     elements = None
     if encoder.outputs_elements:
         x = x[:, tokens:]

@@ -43,12 +43,11 @@ class Encoding:
         gradient: str = "exact",
         process_group: Any = None,
     ) -> None:
-        weight = next(encoder.parameters())
-        device = weight.device
+        device, dtype = encoder.place
         self.encoder, self.source, self.parts = encoder, source, parts
         self.group = OneProcess() if process_group is None else Processes(process_group, device)
         first_process = self.group.rank == 0
-        stages = stages_of(encoder, device, weight.dtype)
+        stages = stages_of(encoder, device, dtype)
         if encoder.class_tokens is not None:
             stages[0] = JoinedByTokens(stages[0], encoder.class_tokens, here=first_process)
         stages = self._with_noise(stages, device)

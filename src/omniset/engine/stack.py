@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -71,6 +72,12 @@ class Stack(nn.Module):
         given that of the shards before them (None: none).
         """
         raise TypeError(f"{type(self).__name__} has no memory of other shards")
+
+    @property
+    def place(self) -> tuple[torch.device, torch.dtype]:
+        """Where and in which precision it computes: as its first parameter; one that is quantized may lack any."""
+        first = next(self.parameters(), None)
+        return (torch.device("cpu"), torch.float32) if first is None else (first.device, first.dtype)
 
     @property
     def num_tokens(self) -> int:

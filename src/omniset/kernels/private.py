@@ -180,6 +180,12 @@ def hooked(module: nn.Module) -> bool:
     return not CAN_WATCH or any(getattr(m, name) for m in within for name in HOOKS)
 
 
+def plain_linear(module: nn.Module) -> bool:
+    """Whether it is PyTorch's own Linear with a bias, and nothing waits for its calls: its weights say all of it."""
+    untouched = CAN_WATCH and not any(getattr(module, name) for name in HOOKS)
+    return untouched and type(module) is nn.Linear and module.bias is not None
+
+
 class Snapshot:
     """The modules of a module, their classes (which a parametrization changes) and whether they have hooks."""
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from omniset.core.attention import AttentionState, zero_if_minus_inf
 from omniset.core.checks import check_sizes
 from omniset.core.states import State
+from omniset.kernels.private import plain_linear
 from omniset.layers.base import Elements, Multiplicity, SetLayer
 from omniset.layers.probes import Probed
 
@@ -92,7 +93,8 @@ class SlotSetEncoder(Probed, SetLayer):
         by_head = (self.num_heads, -1)
         if self.probe is not None:
             self.probe.see(partial(self._measured, elements, multiplicity), multiplicity)
-        folds = self.slots.shape[1] * (self.num_heads - 1) < elements.shape[2]  # as in omniset.kernels.folded
+        few = self.slots.shape[1] * (self.num_heads - 1) < elements.shape[2]  # as in omniset.kernels.folded
+        folds = few and plain_linear(self.key) and plain_linear(self.value)
         if folds:
             # A score is a product of two projections, one of which can move over to the slots; a sum is projected
             # once, not each element. No key and no value is made.
