@@ -51,14 +51,12 @@ def dispersions(values):
     mean, variance = values.mean(0), values.var(0, ddof=1)
     raw = [np.log(v / m) if v > 0 else None for v, m in zip(variance, mean, strict=True)]
     bins = pd.cut(np.log1p(mean), 20, labels=False)
-    found = []
+    found = np.full(len(raw), np.nan)
     for g, value in enumerate(raw):
-        others = [r for r, b in zip(raw, bins, strict=True) if b == bins[g] and r is not None]
-        if value is None:
-            found.append(np.nan)
-        else:
-            found.append(1.0 if len(others) == 1 else (value - np.mean(others)) / np.std(others, ddof=1))
-    return np.array(found)
+        if value is not None:
+            others = [r for r, b in zip(raw, bins, strict=True) if b == bins[g] and r is not None]
+            found[g] = 1.0 if len(others) == 1 else (value - np.mean(others)) / np.std(others, ddof=1)
+    return found
 
 
 def test_variable_genes_of_one_batch():

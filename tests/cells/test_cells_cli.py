@@ -40,7 +40,6 @@ def adata(rows=slice(None)):
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
-    """Files, and a model fitted on them."""
     root = tmp_path_factory.mktemp("cells")
     adata().write_h5ad(root / "all.h5ad")
     adata(slice(0, 41)).write_h5ad(root / "part1.h5ad")

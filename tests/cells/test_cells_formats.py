@@ -187,16 +187,14 @@ def test_without_x(tmp_path):
             open_source(given)
 
 
-@pytest.mark.parametrize(
-    "dtype", [np.bool_, np.uint8, np.uint16, np.int32, np.int64, np.float16, np.float32, np.float64]
-)
-@pytest.mark.parametrize("store", ["dense", "CSR", "CSC"])
-def test_types_of_values(dtype, store, tmp_path):
-    if dtype == np.float16 and store != "dense":
-        pytest.skip("SciPy has no sparse matrices of float16")
+DTYPES = [np.bool_, np.uint8, np.uint16, np.int32, np.int64, np.float32, np.float64]
+STORED = [(store, dtype) for store in (np.array, sp.csr_matrix, sp.csc_matrix) for dtype in DTYPES]
+
+
+@pytest.mark.parametrize(("store", "dtype"), [*STORED, (np.array, np.float16)])  # SciPy has no sparse ones of float16
+def test_types_of_values(store, dtype, tmp_path):
     expected = DENSE.astype(dtype)
-    x = {"dense": np.array, "CSR": sp.csr_matrix, "CSC": sp.csc_matrix}[store](expected)
-    source = open_source(h5ad(tmp_path, x))
+    source = open_source(h5ad(tmp_path, store(expected)))
     assert source.dtype == dtype
     assert np.array_equal(whole(source), expected.astype(np.float32))
 
