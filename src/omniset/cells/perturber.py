@@ -42,17 +42,13 @@ GROUP = ("perturbation", "type", "donor")
 
 @dataclass(frozen=True)
 class Group:
-    """One type of one donor under one perturbation.
-
-    Attributes:
-        control, treated: Rows of the cells; `treated` may be empty, where it is to be foretold.
-    """
+    """One type of one donor under one perturbation, as rows of the cells."""
 
     perturbation: str
     type: str
     donor: str
     control: Int[np.ndarray, " controls"]
-    treated: Int[np.ndarray, " treated"]
+    treated: Int[np.ndarray, " treated"]  # none, where it is to be foretold
 
     @property
     def name(self) -> str:
