@@ -5,18 +5,17 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 
-SMALL = {
-    "embedding_dim": 5,
-    "dim": 8,
-    "epochs": 2,
-    "batch_size": 16,
-    "progress": False,
-}
+SMALL = {"embedding_dim": 5, "dim": 8, "epochs": 2, "batch_size": 16, "progress": False}
 SEED = {
     **SMALL,
     "architecture": "seed",
     "encoder_options": {"depth": 1, "num_heads": 2, "slots": 20, "positives": 5, "negatives": 5, "shared": 7},
 }
+
+
+def text(values):
+    """As anndata 0.12 can write it, which knows no text of pandas 3."""
+    return pd.Index(list(values), dtype=object)
 
 
 def cells(number: int = 53, genes: int = 41, seed: int = 0) -> ad.AnnData:
@@ -26,10 +25,7 @@ def cells(number: int = 53, genes: int = 41, seed: int = 0) -> ad.AnnData:
     rates = rng.lognormal(0, 1, (3, genes))
     rates *= 60 / rates.sum(1, keepdims=True)
     counts = rng.poisson(rates[kind] * np.array([1.0, 2.0])[batch][:, None])
-    names = pd.Index(["one", "two"], dtype=object)  # what pandas 3 makes of text is not written by anndata 0.12
-    obs = pd.DataFrame(
-        {"batch": pd.Categorical.from_codes(batch, names), "kind": kind},
-        index=pd.Index([f"cell{i}" for i in range(number)], dtype=object),
-    )
-    var = pd.DataFrame(index=pd.Index([f"Gene{i}" for i in range(genes)], dtype=object))
+    obs = pd.DataFrame({"batch": pd.Categorical.from_codes(batch, text(["one", "two"])), "kind": kind})
+    obs.index = text(f"cell{i}" for i in range(number))
+    var = pd.DataFrame(index=text(f"Gene{i}" for i in range(genes)))
     return ad.AnnData(sp.csr_matrix(counts.astype(np.float32)), obs=obs, var=var)

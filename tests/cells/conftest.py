@@ -2,8 +2,9 @@
 
 import pandas as pd
 import pytest
+from cell_files import SMALL, cells
 
-from omniset.cells import projection
+from omniset.cells import CellEmbedder, projection
 
 
 def pytest_collection_modifyitems(items):
@@ -25,3 +26,9 @@ def text_as_objects():
 def without_umap(monkeypatch):
     """It takes longer to import than all tests to run."""
     monkeypatch.setattr(projection.importlib.util, "find_spec", lambda name: None)
+
+
+@pytest.fixture(scope="session")
+def fitted() -> CellEmbedder:
+    """Not to be changed."""
+    return CellEmbedder(**SMALL).fit(cells(), batch_key="batch")

@@ -48,13 +48,9 @@ def test_a_type_that_was_not_seen_is_never_called_and_rare_ones_are_found(classi
     np.testing.assert_allclose(said.sum(2), 1, atol=1e-5)
     assert (said[:, :, 2] == 0).all()
     assert (said[:, y == 3].argmax(2) == 3).mean() > 0.9  # three cells of 49
-
-
-def test_a_method_without_weight_is_not_asked(classifiers):
-    learned, values, z, _y = classifiers
-    weights = np.array([0.3, 0.0, 0.0, 0.7])
-    said = learned.probabilities(values, z, weights=weights)
-    np.testing.assert_array_equal(said, learned.probabilities(values, z) * (weights > 0)[:, None, None])
+    weights = np.array([0.3, 0.0, 0.0, 0.7])  # a method without weight is not asked
+    asked = learned.probabilities(values, z, weights=weights)
+    np.testing.assert_array_equal(asked, said * (weights > 0)[:, None, None])
 
 
 def test_strangeness_is_minus_the_largest_logit_and_how_far_the_called_type_is(classifiers):
@@ -81,25 +77,15 @@ def test_a_quota_takes_from_frequent_types_only():
     assert np.array_equal(evenly(y, 100, 0), np.arange(100))
 
 
-def cells_of_three_types(error=0.05):
+def test_strangeness_is_relative_to_cells_that_were_called_the_same():
     rng = np.random.default_rng(1)
     calls = rng.integers(0, 3, 997)
     known = rng.normal(size=(997, 2)) * (1 + calls)[:, None] + 5 * calls[:, None]
     batches = rng.integers(0, 4, 997)
-    return Novelty.learned(known, calls, batches, error), known, calls, batches
-
-
-def test_no_batch_loses_more_known_cells_than_the_stated_error():
-    learned, known, calls, batches = cells_of_three_types()
-    refused = learned.unknown(known, calls)
-    shares = [refused[batches == b].mean() for b in range(4)]
-    assert max(shares) <= 0.05
-    assert max(shares) > 0.04  # and not far fewer in the batch that decides
+    learned = Novelty.learned(known, calls, batches, 0.05)
+    refused = learned.unknown(known, calls)  # in no batch more than the stated error, nor far fewer where it decides
+    assert 0.04 < max(refused[batches == b].mean() for b in range(4)) <= 0.05
     assert not Novelty(known, calls).unknown(known * 100, calls).any()  # without a bound
-
-
-def test_strangeness_is_relative_to_cells_that_were_called_the_same():
-    learned, known, calls, _ = cells_of_three_types()
     found = learned.strangeness(known, calls)
     total = np.zeros(len(known))
     for x in known.T:
@@ -121,7 +107,6 @@ def test_strangeness_is_relative_to_cells_that_were_called_the_same():
 
 
 def test_symphony_takes_off_the_shift_of_a_new_batch():
-    """Cells that are those of the reference, moved by one vector, come nearly back."""
     rng = np.random.default_rng(2)
     kind = rng.integers(0, 2, 600)
     reference = rng.normal(size=(600, 5)) * 0.1 + 10 * np.eye(5)[kind]
@@ -135,8 +120,8 @@ def test_symphony_takes_off_the_shift_of_a_new_batch():
     assert np.allclose(symphony(reference, shares, reference), reference, atol=1e-6)
 
 
-def of_cells(number=211, seed=3):
-    rng = np.random.default_rng(seed)
+def of_cells(number=211):
+    rng = np.random.default_rng(3)
     truth = rng.choice(["a", "b", "c"], number, p=[0.6, 0.3, 0.1])
     call = np.where(rng.random(number) < 0.7, truth, rng.choice(["a", "b", "d"], number))
     unknown = rng.random(number) < 0.3
@@ -147,8 +132,7 @@ def of_cells(number=211, seed=3):
 
 def test_scores_are_scikit_learns_in_every_draw():
     rows = of_cells()
-    rng = np.random.default_rng(4)
-    drawn = rng.integers(0, len(rows), (5, len(rows)))
+    drawn = np.random.default_rng(4).integers(0, len(rows), (5, len(rows)))
     weights = np.stack([np.bincount(d, minlength=len(rows)) for d in drawn]).astype(float)
     draws = Draws(np.arange(len(rows)), weights)
     known = ~rows["unknown"].to_numpy()
@@ -171,24 +155,27 @@ def embedder(labelled):
     return CellEmbedder(**SMALL).fit(labelled, batch_key="batch")
 
 
+def fit(data, embedder, batch_key="batch", **options):
+    return CellAnnotator(progress=False, **options).fit(data, label="kind", batch_key=batch_key, embedder=embedder)
+
+
 @pytest.fixture(scope="module")
 def annotator(labelled, embedder):
-    return CellAnnotator(progress=False).fit(labelled, label="kind", batch_key="batch", embedder=embedder)
+    return fit(labelled, embedder)
 
 
 def test_vectors_of_a_part_that_is_kept_back_have_not_seen_it(labelled, monkeypatch):
     """Each fit has the cells of the other batch alone, and the last one all."""
-    fitted, fit = [], CellEmbedder.fit_cells
-    monkeypatch.setattr(
-        CellEmbedder, "fit_cells", lambda self, c, b, rows, **m: fitted.append(rows) or fit(self, c, b, rows, **m)
-    )
-    annotator = CellAnnotator(progress=False).fit(
-        labelled, label="kind", batch_key="batch", embedder=CellEmbedder(**SMALL)
-    )
-    one = np.flatnonzero(labelled.obs["batch"] == "one")
-    two = np.setdiff1d(np.arange(211), one)
-    assert sorted(map(len, fitted)) == sorted([len(one), len(two), 211])
-    assert {tuple(rows) for rows in fitted} == {tuple(one), tuple(two), tuple(range(211))}
+    fitted, real = [], CellEmbedder.fit_cells
+
+    def noted(self, cells, codes, rows, **more):
+        fitted.append(tuple(rows))
+        return real(self, cells, codes, rows, **more)
+
+    monkeypatch.setattr(CellEmbedder, "fit_cells", noted)
+    annotator = fit(labelled, CellEmbedder(**SMALL))
+    one, two = (tuple(np.flatnonzero(labelled.obs["batch"] == name)) for name in ("one", "two"))
+    assert sorted(fitted) == sorted([one, two, tuple(range(211))])
     assert sum(annotator.weights_.values()) == pytest.approx(1)
 
 
@@ -208,7 +195,7 @@ def test_what_is_saved_says_the_same_and_nothing_else_is_taken_for_it(annotator,
 
 
 def test_one_batch_cannot_say_how_vectors_carry_over(labelled, embedder):
-    annotator = CellAnnotator(progress=False).fit(labelled, label="kind", batch_key="none", embedder=embedder)
+    annotator = fit(labelled, embedder, batch_key="none")
     assert annotator.weights_ == {"genes": 1, "components": 0, "embedding": 0, "neighbours": 0}
     assert any("genes decide alone" in note for note in annotator.notes_)
 
@@ -217,37 +204,30 @@ def test_cells_without_a_label_change_no_head(labelled, embedder):
     some = labelled.copy()
     some.obs.loc[some.obs_names[:40], "kind"] = [None] * 20 + ["unknown"] * 20
     with pytest.warns(UserWarning, match="'unknown' are taken for unlabelled"):
-        annotator = CellAnnotator(progress=False).fit(some, label="kind", batch_key="batch", embedder=embedder)
-    rest = CellAnnotator(progress=False).fit(some[40:].copy(), label="kind", batch_key="batch", embedder=embedder)
+        annotator = fit(some, embedder)
+    rest = fit(some[40:].copy(), embedder)
     left, right = (a.annotate(labelled).probabilities for a in (annotator, rest))
     np.testing.assert_allclose(left, right, atol=1e-4)
 
 
-def test_genes_that_were_not_measured_count_as_in_the_mean_cell(labelled, embedder):
-    part = read_cells(labelled[:, :30].copy()).on(embedder.genes_)
-    middle = np.arange(len(embedder.genes_), dtype=np.float32)
-    values = module.values_of(part, np.arange(11), middle)
-    lacking = ~part.measured[0]
-    assert lacking.sum() == len(embedder.genes_) - part.measured[0].sum() > 0
-    assert (values[:, lacking] == middle[lacking]).all()
-    plain = module.values_of(part, np.arange(11), None)
-    assert np.array_equal(values[:, ~lacking], plain[:, ~lacking])
-
-
-def test_genes_that_were_not_measured_are_filled_in_by_the_vectors_model(annotator, labelled, embedder):
+def test_genes_that_were_not_measured_are_as_in_the_mean_cell_or_filled_in(labelled, embedder):
     part = read_cells(labelled[:, :30].copy()).on(embedder.genes_)
     measured, completion = part.measured[0], embedder.network_.encoder.completion
-    values = module.values_of(part, np.arange(211), annotator.network_.classifiers.middle.numpy(), completion)
+    middle, rows = np.arange(len(embedder.genes_), dtype=np.float32), np.arange(211)
+    plain, as_mean = (module.values_of(part, rows, given) for given in (None, middle))
+    assert 0 < measured.sum() < len(measured)
+    assert np.array_equal(as_mean, np.where(measured, plain, middle))
     counts = labelled.X.toarray().astype(np.float64)[:, [*map(list(labelled.var_names).index, embedder.genes_)]]
     library = labelled[:, :30].X.toarray().sum(1)
     expected = torch.from_numpy(np.where(measured, np.log1p(1e4 * counts / library[:, None]), 0)).float()
+    np.testing.assert_allclose(plain, expected, rtol=1e-4, atol=1e-5)
     expected = completion(expected, torch.from_numpy(measured).expand(211, -1)).numpy()
-    np.testing.assert_allclose(values, expected, rtol=1e-4, atol=1e-5)
-    assert (values[:, ~measured] != annotator.network_.classifiers.middle.numpy()[~measured]).any()
+    np.testing.assert_allclose(module.values_of(part, rows, middle, completion), expected, rtol=1e-4, atol=1e-5)
+    assert not np.allclose(expected, plain)
 
 
 def test_a_cell_without_counts_is_unknown_and_said(labelled, embedder):
-    annotator = CellAnnotator(error=0, progress=False).fit(labelled, label="kind", batch_key="batch", embedder=embedder)
+    annotator = fit(labelled, embedder, error=0)
     some = labelled[:20].copy()
     counts = some.X.toarray()
     counts[[3, 11]] = 0
@@ -263,11 +243,8 @@ def test_a_marker_is_expressed_more(annotator, labelled, embedder):
     weight = annotator.network_.classifiers.genes.weight.numpy()
     assert set(markers["type"]) == {"x", "y", "z"}
     assert (markers["inside"] > markers["outside"]).all()
-    places = [
-        (annotator.types_.index(t), embedder.genes_.index(g))
-        for t, g in zip(markers["type"], markers["gene"], strict=True)
-    ]
-    assert all(weight[place] > 0 for place in places)
+    for kind, gene in zip(markers["type"], markers["gene"], strict=True):
+        assert weight[annotator.types_.index(kind), embedder.genes_.index(gene)] > 0
 
 
 def test_a_type_left_out_is_unknown_as_far_as_it_is_from_all_others():
@@ -301,11 +278,11 @@ def test_types_are_left_out_where_most_of_their_cells_were_kept_back(monkeypatch
     assert types_left_out(numbers) == [(2, 1), (3, 1)]
 
 
-def test_a_reference_that_teaches_nothing_is_refused(labelled):
+def test_a_reference_that_teaches_nothing_is_refused(labelled, embedder):
     one = labelled.copy()
     one.obs["kind"] = "x"
     with pytest.raises(ValueError, match="label: the reference has 1 type in kind, 2 are needed"):
-        CellAnnotator(progress=False).fit(one, label="kind", batch_key="batch", embedder=CellEmbedder(**SMALL))
+        fit(one, embedder)
 
 
 def test_evaluation_leaves_out_batches_and_types(labelled, tmp_path):
@@ -323,7 +300,6 @@ def test_evaluation_leaves_out_batches_and_types(labelled, tmp_path):
     for (_, name), part in removed.groupby(["batch", "removed"]):
         assert (part["unknown"] == (part["truth"] == name)).all()
         assert not (part["call"] == name).any()
-    assert found.comparison.numbers()["format"] == "omniset evaluation"
     assert {gate.score for gate in found.comparison.gates} == {"f1", "kept", "auroc"}
     again = evaluate_annotation(labelled, methods=methods, say=seen.append, resume=True, **arguments)
     assert len(seen) == len(set(seen))  # nothing was done twice

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 from anndata.io import read_elem, write_elem
+from cell_files import cells, text
 
 from omniset.cells import CellEmbedder, outputs, projection
 from omniset.cli import main
@@ -18,43 +19,27 @@ from omniset.cli.parser import _underscored
 pytestmark = pytest.mark.usefixtures("without_umap")
 
 CELLS, GENES = 97, 31
-QUIET = ["--progress", "false", "--device", "cpu"]
-SMALL = [
-    *("--embedding_dim", "5", "--dim", "8", "--epochs", "2"),
-    *("--batch_size", "32", *QUIET),
-]
+QUIET = ["--progress=false", "--device=cpu"]
+SMALL = ["--embedding_dim=5", "--dim=8", "--epochs=2", "--batch_size=32", *QUIET]
 NAMES = [f"cell{i}" for i in range(CELLS)]
 
 
-def text(values):
-    """As anndata 0.12 can write it, which knows no text of pandas 3."""
-    return pd.Index(list(values), dtype=object)
-
-
-def adata(rows=slice(None), seed=0):
-    """Three types in two batches; CSR, a dense layer, raw, more of obs, and a cell without counts."""
-    rng = np.random.default_rng(seed)
-    kind, batch = rng.integers(0, 3, CELLS), rng.integers(0, 2, CELLS)
-    rates = rng.lognormal(0, 1, (3, GENES))
-    counts = rng.poisson(rates[kind] * np.array([1.0, 2.0])[batch][:, None]).astype(np.float32)
+def adata(rows=slice(None)):
+    """Three types in two batches; a dense layer, raw, more of obs, and a cell without counts."""
+    made = cells(CELLS, GENES)
+    counts = made.X.toarray()
     counts[11] = 0
-    obs = pd.DataFrame(
-        {
-            "batch": pd.Categorical.from_codes(batch, text(["one", "two"])),
-            "type": pd.Categorical.from_codes(np.where(np.arange(CELLS) == 7, -1, kind), text("ABC")),
-            "depth": rng.normal(size=CELLS),
-        },
-        index=text(NAMES),
-    )
-    var = pd.DataFrame({"length": np.arange(GENES)}, index=text(f"Gene{i}" for i in range(GENES)))
-    made = anndata.AnnData(sp.csr_matrix(counts), obs=obs, var=var, layers={"dense": counts + 1}, uns={"old": 3})
+    made.X = sp.csr_matrix(counts)
+    kind = made.obs.pop("kind").to_numpy()
+    made.obs["type"] = pd.Categorical.from_codes(np.where(np.arange(CELLS) == 7, -1, kind), text("ABC"))
+    made.obs["depth"] = np.random.default_rng(0).normal(size=CELLS)
+    made.layers["dense"], made.uns["old"] = counts + 1, 3
     made.raw = made.copy()
     return made[rows].copy()
 
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
-    """Files, and a model fitted on them."""
     root = tmp_path_factory.mktemp("cells")
     adata().write_h5ad(root / "all.h5ad")
     adata(slice(0, 41)).write_h5ad(root / "part1.h5ad")
@@ -62,8 +47,6 @@ def study(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(projection.importlib.util, "find_spec", lambda name: None)
         assert run("fit", root / "all.h5ad", "--batch-key", "batch", "--out", root / "model", *SMALL) == 0
-        words = ["--batch_key", "none", "--out", root / "other", *SMALL, "--seed", "1"]
-        assert run("fit", root / "all.h5ad", *words) == 0
     assert run("embed", root / "all.h5ad", "--model", root / "model", "--out", root / "embedded.h5ad", *QUIET) == 0
     return root
 
@@ -85,8 +68,8 @@ def run(*words):
     return main(["cells", *map(str, words)])
 
 
-def use(study, verb, *words, model="model"):
-    return run(verb, *words, "--model", study / model, *QUIET)
+def use(study, verb, *words):
+    return run(verb, *words, "--model", study / "model", *QUIET)
 
 
 def elements(path):
@@ -106,122 +89,96 @@ def elements(path):
     return found
 
 
-# ---------------------------------------------------------------------- options
+def inspected(capsys, *words):
+    assert run("inspect", *words, "--progress", "false") == 0
+    return capsys.readouterr().out
 
 
-def test_both_spellings_of_options(study, tmp_path, capsys):
-    assert [_underscored(w) for w in ("--a-b", "--a-b=c-d", "c-d", "--a.b-c", "-x-y", "--")] == [
-        *("--a_b", "--a_b=c-d", "c-d", "--a.b-c", "-x-y", "--")
-    ]
-    said = []
+def test_inspect_says_what_is_there(study, capsys):
+    said, data = inspected(capsys, study / "all.h5ad"), adata()
+    for word in (
+        "97 cells, 31 genes; sparse, float32",
+        f"{data.X.nnz / data.X.shape[0] / GENES:.1%} of the counts are not 0",
+        f"median {np.median(np.asarray(data.X.sum(1))):,.0f}",
+        "1 cell without counts, such as 'cell11'",
+        "batch (2: ",
+        "type (3: ",
+        "other obs columns: 'depth'",
+        "X, dense, raw; read is X",
+        "integer counts",
+        "fit would ask: which batches are there? No batch_key is given, and obs has 'batch' (2 values)",
+        "kept in memory",
+    ):
+        assert word in said
+
+
+def test_both_spellings_of_options(study, capsys):
+    given, spelled = ("--a-b", "--a-b=c-d", "c-d", "--a.b-c", "-x-y", "--"), ["--a_b", "--a_b=c-d", "c-d", "--a.b-c"]
+    assert [_underscored(word) for word in given] == [*spelled, "-x-y", "--"]
     for words in (["--batch-key", "batch"], ["--batch_key", "batch"], ["--batch-key=batch"]):
-        assert run("inspect", study / "all.h5ad", *words, "--progress", "false") == 0
-        said.append(capsys.readouterr().out)
-    assert said[0] == said[1] == said[2]
-    assert "2 batches by batch" in said[0]
-
-
-# ---------------------------------------------------------------------- inspect
-
-
-def test_inspect_says_what_is_there(study, tmp_path, capsys):
-    assert run("inspect", study / "all.h5ad", "--progress", "false") == 0
-    said = capsys.readouterr().out
-    data = adata()
-    library = np.asarray(data.X.sum(1))[:, 0]
-    assert "97 cells, 31 genes; sparse, float32" in said
-    assert f"{data.X.nnz / data.X.shape[0] / GENES:.1%} of the counts are not 0" in said
-    assert f"median {np.median(library):,.0f}" in said
-    assert "1 cell without counts, such as 'cell11'" in said
-    assert "batch (2: " in said
-    assert "type (3: " in said
-    assert "depth" in said.split("other obs columns")[1].split("\n")[0]
-    assert "X, dense, raw; read is X" in said
-    assert "integer counts" in said
-    assert "fit would ask: which batches are there? No batch_key is given, and obs has 'batch' (2 values)" in said
-    assert "nothing" not in said.split("fit would ask")[1]
-    assert "kept in memory" in said
+        assert "2 batches by batch" in inspected(capsys, study / "all.h5ad", *words)
 
 
 def test_inspect_reads_other_matrices_and_patterns(study, capsys):
-    assert run("inspect", study / "part*.h5ad", "--layer", "dense", "--progress", "false") == 0
-    said = capsys.readouterr().out
-    assert "part1.h5ad\n  41 cells" in said
-    assert "part2.h5ad\n  56 cells" in said
-    assert "100.0% of the counts are not 0" in said
-    assert "fit would ask: which batches are there?" in said
-    assert "or batch_key='file' if each file is a batch" in said
-    assert run("inspect", study / "part*.h5ad", "--batch_key", "file", "--progress", "false") == 0
-    assert "2 batches by file" in capsys.readouterr().out
-
-
-# ---------------------------------------------------------------------- fit
+    said = inspected(capsys, study / "part*.h5ad", "--layer", "dense")
+    for word in ("part1.h5ad\n  41 cells", "part2.h5ad\n  56 cells", "100.0% of the counts", "batch_key='file'"):
+        assert word in said
+    assert "2 batches by file" in inspected(capsys, study / "part*.h5ad", "--batch_key", "file")
 
 
 def test_the_numbers_of_the_report_on_a_fit(study, embedder):
     found = json.loads((study / "model/report.json").read_text())
     assert found["model"] == embedder.identity()
-    assert found["history"] == embedder.history
-    assert [row["batch"] for row in found["batches"]] == ["one", "two"]
     assert sum(row["cells"] for row in found["batches"]) == CELLS
     assert found["drawn"] == {"cells": CELLS, "of": CELLS, "by": "PCA", "columns": ["batch", "type"]}
     assert len({row["cell"] for row in found["explained"]}) == projection.EXPLAINED
 
 
-# ---------------------------------------------------------------------- embed
-
-
-def test_embed_copies_a_file_and_adds_its_vectors(study, embedder, z, capsys):
+def test_embed_copies_a_file_and_adds_its_vectors(study, embedder, z):
     before, after = elements(study / "all.h5ad"), elements(study / "embedded.h5ad")
     added = {name for name in after if name not in before}
     assert all(name.startswith(("obsm/X_omniset", "uns/omniset")) for name in added)
     assert {name: after[name] for name in before} == before
     found = anndata.read_h5ad(study / "embedded.h5ad")
-    assert found.obs_names.tolist() == NAMES
     assert found.obsm["X_omniset"].dtype == np.float32
     assert np.array_equal(found.obsm["X_omniset"], z)
     assert found.uns["omniset"]["model"] == embedder.identity()
-    assert use(study, "embed", study / "all.h5ad", "--out", study / "again.h5ad") == 0
-    assert "cells/s" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("end", ["parquet", "tsv", "csv.gz", "npy"])
+def read_table(path, columns):
+    """An array, or a table of a column for the cells' names and these."""
+    if path.suffix == ".npy":
+        return np.load(path)
+    found = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path, sep="\t")
+    assert list(found) == ["cell", *columns]
+    assert found["cell"].tolist() == NAMES
+    return found.drop(columns="cell").to_numpy()
+
+
+@pytest.mark.parametrize("end", ["parquet", "tsv", "npy"])
 def test_embed_writes_tables(study, z, tmp_path, end):
     out = tmp_path / f"z.{end}"
     assert use(study, "embed", study / "all.h5ad", "--out", out) == 0
-    if end == "npy":
-        found = np.load(out)
-        assert found.dtype == np.float32
-        assert np.array_equal(found, z)
-        return
-    read = pd.read_parquet if end == "parquet" else pd.read_csv
-    found = read(out, **({"sep": "\t"} if end == "tsv" else {}))
-    assert list(found) == ["cell", *(f"z{i}" for i in range(1, 6))]
-    assert found["cell"].tolist() == NAMES
-    np.testing.assert_allclose(found.drop(columns="cell").to_numpy(), z, rtol=1e-5)
+    np.testing.assert_allclose(read_table(out, [f"z{i}" for i in range(1, 6)]), z, rtol=1e-5)
 
 
-def test_embed_of_several_files_has_obs_and_no_counts(study, z, tmp_path, capsys):
+def test_embed_of_several_files_has_obs_and_no_counts(study, z, tmp_path):
     assert use(study, "embed", study / "part1.h5ad", study / "part2.h5ad", "--out", tmp_path / "z.h5ad") == 0
-    assert "without counts" in capsys.readouterr().out
     found = anndata.read_h5ad(tmp_path / "z.h5ad")
     assert found.X is None
-    assert found.obs_names.tolist() == NAMES
     np.testing.assert_allclose(found.obsm["X_omniset"], z, rtol=0, atol=1e-6)
     expected = adata().obs
-    assert found.obs["type"].astype(object).where(expected["type"].notna().to_numpy(), None).tolist() == [
-        None if pd.isna(v) else v for v in expected["type"]
-    ]
-    assert np.array_equal(found.obs["depth"], expected["depth"])
+    pd.testing.assert_frame_equal(found.obs, expected, check_categorical=False, check_dtype=False)
 
 
-def test_vectors_that_are_there_already_are_others_in_the_copy(study, tmp_path, capsys):
+def test_vectors_that_are_there_already_are_others_in_the_copy(study, fitted, tmp_path, capsys):
+    fitted.save(tmp_path / "other")
     out, before = tmp_path / "new.h5ad", (study / "embedded.h5ad").read_bytes()
-    assert use(study, "embed", study / "embedded.h5ad", "--out", out, model="other") == 0
+    assert run("embed", study / "embedded.h5ad", "--model", tmp_path / "other", "--out", out, *QUIET) == 0
     assert 'obsm["X_omniset"] already: in the copy these are others' in capsys.readouterr().err
     assert (study / "embedded.h5ad").read_bytes() == before
     with h5py.File(out) as root:
-        assert read_elem(root["uns/omniset/model"]) == CellEmbedder.load(study / "other").identity()
+        assert read_elem(root["uns/omniset/model"]) == fitted.identity()
     untouched = elements(study / "all.h5ad")
     assert {name: value for name, value in elements(out).items() if name in untouched} == untouched
 
@@ -247,9 +204,6 @@ def test_embed_leaves_nothing_where_it_fails(study, tmp_path, capsys, monkeypatc
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.h5ad", "link.h5ad"]
 
 
-# ---------------------------------------------------------------------- annotate
-
-
 def test_annotate_learns_keeps_and_says_the_same_again(study, tmp_path, capsys):
     words = ["--reference", study / "all.h5ad", "--label", "type", "--batch_key", "batch", "--model", study / "model"]
     first = tmp_path / "first"
@@ -260,18 +214,16 @@ def test_annotate_learns_keeps_and_says_the_same_again(study, tmp_path, capsys):
     truth = adata().obs["type"].astype(object)
     known = truth.notna().to_numpy()
     assert (found["type"].to_numpy() == truth.to_numpy())[known].mean() > 0.7  # types that differ in all genes
-    p = pd.read_parquet(first / "probabilities.parquet")
-    np.testing.assert_allclose(p[["A", "B", "C"]].sum(1), 1, atol=1e-5)
-    assert (p[["A", "B", "C"]].idxmax(axis=1) == found["type"]).all()
-    np.testing.assert_allclose(p[["A", "B", "C"]].max(1), found["probability"], atol=1e-4)
+    p = pd.read_parquet(first / "probabilities.parquet")[["A", "B", "C"]]
+    np.testing.assert_allclose(p.sum(1), 1, atol=1e-5)
+    assert (p.idxmax(axis=1) == found["type"]).all()
+    np.testing.assert_allclose(p.max(1), found["probability"], atol=1e-4)
     for label, number in found["label"].value_counts().items():
         line = next(line for line in said.splitlines() if line.startswith(f"{label} "))
         assert line.split()[1] == str(number)
     report = json.loads((first / "report.json").read_text())
-    assert (report["system"], report["kind"]) == ("cells", "annotation")
     assert sum(row["cells"] for row in report["calls"]) == CELLS
-    confusion = pd.DataFrame(report["confusion"])
-    assert confusion.select_dtypes("number").to_numpy().sum() == known.sum()
+    assert pd.DataFrame(report["confusion"]).select_dtypes("number").to_numpy().sum() == known.sum()
     page = (first / "report.html").read_text()
     for title in ("New cells on the reference", "Composition", "Beside the truth", "Markers"):
         assert f">{title}<" in page
@@ -288,43 +240,29 @@ def test_annotate_learns_keeps_and_says_the_same_again(study, tmp_path, capsys):
         (["--annotator", "x", "--reference", "y"], "give either reference"),
         (["--annotator", "x", "--model", "y"], "model comes with the annotator"),
         (["--annotator", "nothing"], "nothing is no folder of a model"),
-        (["--reference", "{all}", "--label", "kind", "--batch_key", "batch"], "there is no 'kind'; there are: batch"),
         (["--reference", "{all}", "--label", "type", "--sample", "who"], "sample must be a column of obs"),
-        (["--reference", "{all}", "--label", "type", "--error", "0.5"], "error must be >= 0 and < 0.5, got 0.5"),
     ],
 )
 def test_annotate_refuses(study, tmp_path, capsys, words, error):
     words = [word.format(all=study / "all.h5ad") for word in words]
     assert run("annotate", study / "all.h5ad", *words, "--out", tmp_path / "out", *QUIET) == 2
-    said = capsys.readouterr().err
-    assert error in said
-    assert "Traceback" not in said
+    assert error in capsys.readouterr().err
     assert not (tmp_path / "out" / "calls.tsv").exists()
 
 
-# ---------------------------------------------------------------------- decode, explain
-
-
-@pytest.mark.parametrize("end", ["h5ad", "npy", "parquet", "tsv"])
+@pytest.mark.parametrize("end", ["h5ad", "npy", "tsv"])
 def test_decode_writes_expected_counts(study, embedder, z, tmp_path, monkeypatch, end):
     monkeypatch.setattr(outputs, "TOGETHER", 13)
     out = tmp_path / f"x.{end}"
     assert use(study, "decode", study / "all.h5ad", "--out", out, "--batch", "two") == 0
-    expected = embedder.decode(z, batch="two")
-    if end == "npy":
-        found = np.load(out)
-    elif end == "h5ad":
+    if end == "h5ad":
         made = anndata.read_h5ad(out)
         assert made.obs_names.tolist() == NAMES
         assert made.var_names.tolist() == embedder.genes_
         found = made.X
     else:
-        frame = pd.read_parquet(out) if end == "parquet" else pd.read_csv(out, sep="\t")
-        assert list(frame) == ["cell", *embedder.genes_]
-        assert frame["cell"].tolist() == NAMES
-        found = frame.drop(columns="cell").to_numpy()
-    np.testing.assert_allclose(found, expected, rtol=1e-4)
-    np.testing.assert_allclose(np.asarray(found).sum(1), 1e4, rtol=1e-4)
+        found = read_table(out, embedder.genes_)
+    np.testing.assert_allclose(found, embedder.decode(z, batch="two"), rtol=1e-4)
 
 
 def test_decode_of_some_genes(study, embedder, z, tmp_path, capsys):
@@ -333,50 +271,29 @@ def test_decode_of_some_genes(study, embedder, z, tmp_path, capsys):
     places = [embedder.genes_.index(name) for name in ("Gene5", "Gene2")]
     np.testing.assert_allclose(np.load(out), embedder.decode(z)[:, places], rtol=1e-5)
     out.unlink()
-    for more, word in (
-        (["--genes", "Gene5,Nobody"], "'Nobody'"),
-        (["--genes", "Gene5,gene5"], "more than once"),
-        (["--batch", "three"], "'three'"),
-    ):
-        assert use(study, "decode", study / "all.h5ad", "--out", out, *more) == 2
+    for more, word in (("--genes=Gene5,Nobody", "'Nobody'"), ("--genes=Gene5,gene5", "once"), ("--batch=3", "'3'")):
+        assert use(study, "decode", study / "all.h5ad", "--out", out, more) == 2
         assert word in capsys.readouterr().err
         assert not out.exists()
 
 
-# ---------------------------------------------------------------------- evaluate
-
-
-def test_evaluate_writes_one_table_of_all(study, tmp_path, capsys, as_asked):
-    out = tmp_path / "ev"
+def test_evaluate_fits_as_the_model_was_fitted(study, tmp_path, capsys, as_asked):
     words = [study / "all.h5ad", "--batch-key", "batch", "--label-key", "type", "--methods", "pca", "--seeds", "1"]
-    words = ["evaluate", *words, "--model", study / "model", "--out", out, *QUIET]
+    words = ["evaluate", *words, "--model", study / "model", "--out", tmp_path / "ev", *QUIET]
     assert run(*words) == 0
     said = capsys.readouterr().out
-    found = json.loads((out / "metrics.json").read_text())
-    total = next(s["value"] for s in found["scores"] if (s["score"], s["method"]) == ("total", "pca"))
-    for word in (
-        "total, all cells",
-        f"pca      {total:.3f}",
-        "kNN macro-F1, new batches",
-        "only 2 batches",
-        "cannot be told",
-    ):
+    for word in ("total, all cells", "kNN macro-F1, new batches", "only 2 batches"):
         assert word in said
-    stored = json.loads((out / "rows/transductive_0_omniset.json").read_text())["settings"]
-    assert (stored["dim"], stored["epochs"], stored["batch_size"]) == (8, 2, 32)  # as the model was fitted
+    stored = json.loads((tmp_path / "ev/rows/transductive_0_omniset.json").read_text())["settings"]
+    assert (stored["dim"], stored["epochs"], stored["batch_size"]) == (8, 2, 32)
     assert run(*words, "--resume", "true", "--epochs", "1") == 2
     assert "of an earlier run" in capsys.readouterr().err
-
-
-# ---------------------------------------------------------------------- bad input
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["--layer", "counts"], "no layer 'counts'"),
-        (["--input", "log1p", "--layer", "dense"], "log1p"),
-        (["--gene_column", "symbol"], "gene_column"),
         (["--label", "colour"], "label must be a column of obs, there is no 'colour'"),
         (["--gene_vectors", "nothing.txt"], "nothing.txt"),
         (["--aliases", "nothing.tsv"], "nothing.tsv"),
@@ -388,7 +305,6 @@ def test_bad_arguments_of_fit(study, tmp_path, capsys, words, said):
     assert run("fit", study / "all.h5ad", "--batch_key", "batch", "--out", tmp_path / "model", *SMALL, *words) == 2
     found = capsys.readouterr().err
     assert said in found
-    assert "Traceback" not in found
     assert found.strip().splitlines()[-1].startswith("omniset: error: ")
     assert not (tmp_path / "model").exists()
 
@@ -405,22 +321,21 @@ def test_bad_places(study, tmp_path, capsys):
     assert not list(tmp_path.iterdir())
 
 
-def test_genes_of_another_kind(study, tmp_path, capsys):
-    other = adata()
+def test_genes_of_another_kind(study, z, tmp_path, capsys):
+    other, path = adata(), tmp_path / "other.h5ad"
     other.var_names = text(f"ENSG{i}" for i in range(GENES))
-    other.write_h5ad(tmp_path / "other.h5ad")
-    assert use(study, "embed", tmp_path / "other.h5ad", "--out", tmp_path / "z.npy") == 2
+    other.write_h5ad(path)
+    assert use(study, "embed", path, "--out", tmp_path / "z.npy") == 2
     assert "none of its genes is known" in capsys.readouterr().err
-    aliases = pd.DataFrame({"alias": [f"ENSG{i}" for i in range(GENES)], "name": [f"Gene{i}" for i in range(GENES)]})
-    aliases.to_csv(tmp_path / "aliases.tsv", sep="\t", index=False)
-    words = ["--aliases", tmp_path / "aliases.tsv", "--out", tmp_path / "z.npy"]
-    assert use(study, "embed", tmp_path / "other.h5ad", *words) == 0
-    with h5py.File(study / "embedded.h5ad") as root:
-        assert np.array_equal(np.load(tmp_path / "z.npy"), read_elem(root["obsm/X_omniset"]))
+    aliases = "".join(f"ENSG{i}\tGene{i}\n" for i in range(GENES))
+    (tmp_path / "aliases.tsv").write_text(f"alias\tname\n{aliases}")
+    given = ["--aliases", tmp_path / "aliases.tsv"]
+    assert use(study, "embed", path, *given, "--out", tmp_path / "z.npy") == 0
+    assert np.array_equal(np.load(tmp_path / "z.npy"), z)
     said = []
-    for path, words in ((study / "all.h5ad", []), (tmp_path / "other.h5ad", ["--aliases", tmp_path / "aliases.tsv"])):
+    for words in ([study / "all.h5ad"], [path, *given]):
         capsys.readouterr()
-        assert use(study, "explain", path, "--cells", "cell3", *words) == 0
+        assert use(study, "explain", *words, "--cells", "cell3") == 0
         said.append(capsys.readouterr().out)
     assert said[0] == said[1]
 
@@ -429,7 +344,7 @@ def test_explain_is_that_of_python(study, embedder, tmp_path, capsys):
     out = tmp_path / "why.tsv"
     words = ["--cells", "cell3,cell8", "--top", "4", "--out", out]
     assert use(study, "explain", study / "all.h5ad", *words) == 0
-    assert "cell8" in capsys.readouterr().out
+    capsys.readouterr()
     expected = embedder.explain(str(study / "all.h5ad"), ["cell3", "cell8"], top=4)
     found = pd.read_csv(out, sep="\t")
     assert found[["cell", "gene"]].to_numpy().tolist() == expected[["cell", "gene"]].to_numpy().tolist()
@@ -438,9 +353,8 @@ def test_explain_is_that_of_python(study, embedder, tmp_path, capsys):
     said = capsys.readouterr().out
     assert sum(line.startswith("cell") for line in said.splitlines()) == projection.EXPLAINED
     assert "cell11" not in said  # has no counts
-    for names, error in (("cell3,nobody", "cell 'nobody' is not in the source"), (",", "must name at least one cell")):
-        assert use(study, "explain", study / "all.h5ad", "--cells", names) == 2
-        assert error in capsys.readouterr().err
+    assert use(study, "explain", study / "all.h5ad", "--cells", ",") == 2
+    assert "must name at least one cell" in capsys.readouterr().err
 
 
 def test_the_commands_warnings_are_pythons(study, embedder, tmp_path, capsys):
@@ -451,21 +365,15 @@ def test_the_commands_warnings_are_pythons(study, embedder, tmp_path, capsys):
     with pytest.warns(UserWarning, match="few.h5ad|without counts") as caught:
         embedder.transform(str(tmp_path / "few.h5ad"))
     assert [str(warning.message) for warning in caught] == said
-    assert any("few.h5ad: 81% of the model's 31 genes are not in it, such as 'Gene6'" in line for line in said)
-    assert any("without counts of the model's genes" in line for line in said)
+    assert len(said) == 2
 
 
 def test_text_of_pandas_3_is_written(tmp_path):
     """Which anndata 0.12 refuses: text and categories that pandas keeps with Arrow, gaps and mixed kinds."""
-    obs = pd.DataFrame(
-        {
-            "text": pd.Series(["a", None, "b"], dtype="str"),
-            "kind": pd.Categorical(pd.Series(["x", "y", None], dtype="str")),
-            "mixed": pd.Series([1, "two", None], dtype=object),
-            "number": [1.5, np.nan, 2.0],
-            "flag": [True, False, True],
-        }
-    )
+    obs = pd.DataFrame({"number": [1.5, np.nan, 2.0], "flag": [True, False, True]})
+    obs["text"] = pd.Series(["a", None, "b"], dtype="str")
+    obs["kind"] = pd.Categorical(pd.Series(["x", "y", None], dtype="str"))
+    obs["mixed"] = pd.Series([1, "two", None], dtype=object)
     plain = outputs.plain_obs(obs, np.array(["i", "j", "i"], dtype=object))
     with h5py.File(tmp_path / "t.h5", "w") as root:
         write_elem(root, "obs", plain)
@@ -473,5 +381,4 @@ def test_text_of_pandas_3_is_written(tmp_path):
     assert found.index.tolist() == ["i", "j", "i"]
     for name, expected in {"text": ["a", None, "b"], "kind": ["x", "y", None], "mixed": ["1", "two", None]}.items():
         assert [None if pd.isna(v) else v for v in found[name]] == expected
-    assert found["number"].tolist()[::2] == [1.5, 2.0]
-    assert found["flag"].tolist() == [True, False, True]
+    pd.testing.assert_frame_equal(found[["number", "flag"]].reset_index(drop=True), obs[["number", "flag"]])

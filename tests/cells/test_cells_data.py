@@ -1,13 +1,15 @@
-"""The stream of counts: the dense matrix in any order; raw or logarithm by source; genes matched and summed."""
+"""The stream of counts: the dense matrix in any order; raw or logarithm by source; genes, batches and types."""
 
 import anndata
 import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
+from cell_files import SMALL
+from cell_files import cells as three_types
 
-from omniset.cells import readings
-from omniset.cells.data import read_cells
+from omniset.cells import CellEmbedder, readings
+from omniset.cells.data import batch_codes, labels_of, read_cells
 
 pytestmark = pytest.mark.usefixtures("text_as_objects")
 
@@ -65,57 +67,40 @@ def test_take_in_any_order_equals_the_dense_matrix(memory, store, tmp_path):
         np.array([], dtype=np.int64),
     ):
         block = cells.take(rows)
-        assert isinstance(block, sp.csr_array)
         assert block.dtype == np.float32
-        assert block.shape == (len(rows), 13)
         assert np.array_equal(block.toarray(), DENSE[rows])
     for wrong in (-1, 307):
         with pytest.raises(ValueError, match=f"rows must be within 0 and 306, one is {wrong}"):
             cells.take(np.array([5, wrong]))
 
 
-def test_blocks_are_read_together(monkeypatch):
+def reads_of(cells, monkeypatch):
+    reads, source, rows = [], cells.sources[0], cells.sources[0].rows
+    monkeypatch.setattr(source, "rows", lambda start, stop: reads.append((start, stop)) or rows(start, stop))
+    return reads
+
+
+def test_blocks_are_read_together_and_kept_where_they_fit(monkeypatch):
     """Cells of one block of 256 in one read, whatever the order in which they are asked for."""
     cells = read_cells(adata(counts(1021)), memory=0)
-    reads = []
-    source, rows = cells.sources[0], cells.sources[0].rows
-    monkeypatch.setattr(source, "rows", lambda start, stop: reads.append((start, stop)) or rows(start, stop))
+    reads = reads_of(cells, monkeypatch)
     cells.take(np.array([700, 3, 255, 256, 5, 1000, 3]))
     assert reads == [(3, 256), (256, 257), (700, 701), (1000, 1001)]
+    for memory, times in ((1 << 20, 1), (100, 2)):
+        cells = read_cells(adata(), memory=memory)
+        reads = reads_of(cells, monkeypatch)
+        assert all(np.array_equal(everything(cells), DENSE) for _ in range(2))
+        assert reads == [(0, 256), (256, 307)] * times
 
 
-def test_counts_are_kept_in_memory_only_where_they_fit(tmp_path, monkeypatch):
-    path = written(tmp_path, "a.h5ad")
-    for memory, expected in ((1 << 20, 0), (100, 2)):
-        cells = read_cells(path, memory=memory)
-        everything(cells)
-        reads = []
-        rows = cells.sources[0].rows
-        monkeypatch.setattr(
-            cells.sources[0], "rows", lambda a, b, rows=rows, reads=reads: reads.append(a) or rows(a, b)
-        )
-        assert np.array_equal(everything(cells), DENSE)
-        assert len(reads) == expected
-        monkeypatch.undo()
-
-
-def test_one_cell_and_one_gene():
-    cells = read_cells(adata(DENSE[2:3]))
-    assert np.array_equal(everything(cells), DENSE[2:3])
-    assert "1 cell," in cells.notes[0]
-    assert np.array_equal(everything(read_cells(adata(DENSE[:, 1:2]))), DENSE[:, 1:2])
-
-
-def test_x_is_not_touched_and_the_order_is_kept():
+def test_x_is_not_touched():
     given = adata()
     before = given.X.copy()
     cells = read_cells(given)
-    on = cells.on(["G3", "G1", "X"])
-    assert np.array_equal(everything(on), np.c_[DENSE[:, [3, 1]], np.zeros(307)])
+    assert np.array_equal(everything(cells.on(["G3", "G1", "X"])), np.c_[DENSE[:, [3, 1]], np.zeros(307)])
     cells.take(np.array([1])).data[:] = 99
     assert np.array_equal(everything(cells), DENSE)
     assert (before != given.X).nnz == 0
-    assert cells.names.tolist() == given.obs_names.tolist()
 
 
 # Sources
@@ -129,7 +114,6 @@ def test_lists_patterns_and_paths(tmp_path):
     assert cells.names.tolist() == [f"{p}{i}" for p, n in (("a", 11), ("b", 5), ("m", 3), ("n", 1)) for i in range(n)]
     assert cells.source_of.tolist() == [0] * 11 + [1] * 5 + [2] * 3 + [3]
     assert [source.name for source in cells.sources[2:]] == ["AnnData 3", "AnnData 4"]
-    assert len(cells) == 20
     cells.close()
     with pytest.raises(ValueError, match=r"no file matches '.*\*.zarr'"):
         read_cells(str(tmp_path / "*.zarr"))
@@ -145,8 +129,7 @@ def test_obs_of_several_sources():
     obs = read_cells([first, second]).obs
     assert obs.columns.tolist() == ["batch", "depth", "same", "flag"]
     assert obs["batch"].tolist() == ["a", "b", "a", "c", "d"]
-    assert obs["depth"].tolist()[:3] == [1.5, 2.5, 3.5]
-    assert obs["depth"].isna().tolist() == [False] * 3 + [True] * 2
+    assert obs["depth"].fillna(-1).tolist() == [1.5, 2.5, 3.5, -1, -1]
     assert obs["flag"].isna().tolist() == [True] * 3 + [False] * 2
     assert obs["flag"].tolist()[3:] == [True, False]
     assert obs["same"].dtype == pd.CategoricalDtype(["x", "y"])
@@ -181,19 +164,13 @@ def test_names_that_mean_one_gene_are_summed():
     names = ["ENSG00000000017.1", "ENSG00000000017.2", "tp53", "TP53", "RP11-34P13.7", *[f"G{i}" for i in range(8)]]
     cells = read_cells(adata(genes=names))
     assert cells.genes == ["ENSG00000000017", *names[2:]]
-    expected = np.c_[DENSE[:, 0] + DENSE[:, 1], DENSE[:, 2:]]
+    first, second = DENSE[:, 0] + DENSE[:, 1], DENSE[:, 2] + DENSE[:, 3]
+    expected = np.c_[first, DENSE[:, 2:]]
     assert np.array_equal(everything(cells), expected)
-    assert cells.match[0].duplicates == ["ENSG00000000017"]
     view = cells.on(["TP53", "ENSG00000000017.9", "FOO", "G3", "ALIASED"], {"G5": "ALIASED"})
-    assert np.array_equal(
-        everything(view),
-        np.c_[DENSE[:, 2] + DENSE[:, 3], DENSE[:, 0] + DENSE[:, 1], np.zeros(307), DENSE[:, 8], DENSE[:, 10]],
-    )
+    assert np.array_equal(everything(view), np.c_[second, first, np.zeros(307), DENSE[:, [8, 10]]])
     assert view.measured.tolist() == [[True, True, False, True, True]]
-    assert view.match[0].missing == ["FOO"]
-    assert any(
-        "6 of 13 genes matched (2 by Ensembl id without version, 1 by alias, 1 by case only)" in n for n in view.notes
-    )
+    assert any(f"AnnData: {view.match[0].sentence()}" == note for note in view.notes)
     assert np.array_equal(cells.library(), DENSE.sum(axis=1))
     assert np.array_equal(view.library(np.array([300, 2])), DENSE.sum(axis=1)[[300, 2]])  # over all genes, known or not
     assert np.array_equal(view.scan(progress=False).seen, (everything(view) > 0).any(axis=0))
@@ -217,19 +194,8 @@ def test_another_column_of_var_with_better_names_is_taken_with_a_warning(kind):
         by_column.on(["G4"])  # what was asked for is not second-guessed
     with pytest.raises(ValueError, match="gene_column must be a column of var.*'symbol'.*'number', 'gene_ids'"):
         read_cells(given, gene_column="symbol")
-
-
-def test_gaps_in_a_column_of_names_are_filled_from_the_index():
-    given = adata()
-    given.var["symbol"] = ["A", None, np.nan, "", *[f"S{i}" for i in range(9)]]
+    given.var["symbol"] = ["A", None, np.nan, "", *[f"S{i}" for i in range(9)]]  # the index fills gaps
     assert read_cells(given, gene_column="symbol").genes[:5] == ["A", "G1", "G2", "G3", "S0"]
-
-
-def test_no_gene_in_common_is_an_error():
-    with pytest.raises(
-        ValueError, match="AnnData: none of its genes is known: they are such as 'G0', 'G1', 'G2' and 10 more"
-    ):
-        read_cells(adata()).on(["FOO1"])
 
 
 # Raw or logarithm
@@ -245,15 +211,7 @@ def test_counts_are_found_and_said(tmp_path):
     assert np.array_equal(scan.library, DENSE.sum(axis=1))
     assert np.array_equal(scan.genes, (DENSE > 0).sum(axis=1))
     assert np.array_equal(scan.seen, (DENSE > 0).any(axis=0))
-    empty = int((DENSE.sum(axis=1) == 0).sum())
-    assert empty == 1
     assert f"{path}: 1 cell has no counts" in cells.notes
-
-
-def test_a_decision_from_a_sample_is_said_to_be_one(monkeypatch):
-    monkeypatch.setattr(readings, "SAMPLE", 100)
-    monkeypatch.setattr(readings, "RUN", 20)
-    assert "307 cells, median about" in read_cells(adata()).notes[0]
 
 
 LOGS = {
@@ -294,24 +252,11 @@ def test_logarithms_of_no_counts_are_relative():
     cells = read_cells(adata(np.log1p(values)), input="log1p")  # of sums that differ: it has to be said
     expected = values / np.maximum(values.sum(axis=1, keepdims=True), 1e-9) * 1e4
     assert cells.relative == [True]
-    assert (
-        "counts cannot be recovered, library sizes are not known: values are scaled to a sum of 10,000"
-        in cells.notes[0]
-    )
+    assert "counts cannot be recovered, library sizes are not known: values are scaled to" in cells.notes[0]
     np.testing.assert_allclose(everything(cells), expected, rtol=1e-5)
     view = cells.on(["G3", "G9"])
     np.testing.assert_allclose(everything(view), expected[:, [3, 9]], rtol=1e-5)
     np.testing.assert_allclose(view.library(), np.where(values.sum(axis=1) > 0, 1e4, 0), rtol=1e-6)
-
-
-def test_shallow_cells_and_small_panels_are_counts():
-    """Values of 0, 1 and 2, as in a panel of few genes: a rule on sums or maxima of single cells calls them logs."""
-    for seed in range(5):
-        dense = counts(101, 7, seed, mean=0.05)
-        assert dense.max() < 20
-        assert read_cells(adata(dense)).kinds == ["counts"]
-        log = read_cells(adata(normalised(dense + (np.arange(7) == 1))))
-        assert log.kinds == ["log1p"]
 
 
 def test_mixed_sources_are_read_each_by_its_kind():
@@ -405,6 +350,7 @@ def test_shallow_logarithms_are_logarithms():
     """Nearly all counts are 1, and all of these are one number to the base that is not looked for."""
     dense = (np.random.default_rng(3).random((307, 23)) < 0.3).astype(int)
     dense[::29, 5] = 2
+    assert read_cells(adata(dense)).kinds == ["counts"]
     for values in (np.log1p(dense), normalised(dense), normalised(dense, base=2)):
         cells = read_cells(adata(values))
         assert cells.kinds == ["log1p"]
@@ -433,6 +379,7 @@ def test_other_values_among_logarithms_are_named_by_the_scan(monkeypatch):
         between[start : start + 20] = False
     values[between] *= np.random.default_rng(5).uniform(0.5, 1, (between.sum(), 53))
     cells = read_cells(adata(values))
+    assert "307 cells; the counts are recovered, median about" in cells.notes[0]  # by a sample
     with pytest.warns(UserWarning, match="taken as logarithms of counts, but .* values give no whole counts"):
         cells.scan(progress=False)
     assert any("give no whole counts" in note for note in cells.notes)
@@ -449,39 +396,28 @@ def test_large_fractions_are_not_guessed():
         read_cells(adata(DENSE * 9), input="log1p")
 
 
-@pytest.mark.parametrize(
-    ("value", "why"), [(-0.5, "has -0.5 .*negative"), (np.nan, "has nan .*missing"), (np.inf, "has inf .*infinite")]
-)
+@pytest.mark.parametrize(("value", "why"), [(-0.5, "negative"), (np.nan, "missing"), (np.inf, "infinite")])
 @pytest.mark.parametrize("kind", ["auto", "counts", "log1p"])
 def test_values_that_are_none_are_named(value, why, kind):
-    values = normalised(counts(genes=53))
-    good = values.copy()
+    given = adata(normalised(counts(genes=53)))
+    given.raw = given.copy()
+    values = given.X.toarray()
     values[17, 5] = value
-    given = adata(values)
-    given.layers["bad"] = values
-    given.raw = adata(good, prefix="cell")
-    with pytest.raises(
-        ValueError, match=f"AnnData: X {why[:3]}.* for gene 'G5' in cell 'cell17' .number 18., .*layer='raw' would do$"
-    ) as error:
-        read_cells(given, input=kind)
-    assert why.split(".*")[0].strip() in str(error.value)
-    assert why.split(".*")[1] in str(error.value)
-    with pytest.raises(ValueError, match="layer 'bad' has .*; layer='raw' would do$"):
-        read_cells(given, input=kind, layer="bad")
-    assert read_cells(given, layer="raw").kinds == ["log1p"]
+    given.X = given.layers["bad"] = values
+    where = r"for gene 'G5' in cell 'cell17' \(number 18\), which is"
+    for layer, name in ((None, "X"), ("bad", "layer 'bad'")):
+        with pytest.raises(ValueError, match=f"AnnData: {name} has {value} {where} {why}.*; layer='raw' would do$"):
+            read_cells(given, input=kind, layer=layer)
 
 
 def test_a_bad_value_anywhere_is_named_by_the_scan_and_by_take():
     dense = counts(5003).astype(np.float32)
     dense[2700, 4] = np.nan  # between the cells that are looked at
     cells = read_cells(adata(dense), memory=0)
-    message = (
-        "has nan for gene 'G4' in cell 'cell2700' .number 2701., which is missing: .* no other matrix that would do"
-    )
+    message = "has nan for gene 'G4' in cell 'cell2700' .number 2701., which is missing: .* no other matrix that would"
     for reading in (cells.scan, cells.library, lambda: cells.take(np.array([3, 2699, 2700]))):
         with pytest.raises(ValueError, match=message):
             reading()
-    assert cells.take(np.array([2699, 2816])).shape == (2, 13)
     log = normalised(counts(5003, 53)).copy()
     log[2700, 4] = 21
     with pytest.raises(ValueError, match="X has 21 for gene 'G4' in cell 'cell2700' .*which is no log1p"):
@@ -519,3 +455,65 @@ def test_real_counts_are_counts_and_their_logarithms_are_logarithms(data_folder)
         assert read_cells(anndata.AnnData(panel)).kinds == ["counts"]
         assert read_cells(logarithms(panel, 1e4)).kinds == ["log1p"]
         assert read_cells(anndata.AnnData(logarithms(raw, 1e4).X[:, genes])).kinds == ["log1p"]
+
+
+# Batches and types
+
+
+@pytest.mark.parametrize("name", ["batch", "Batch", "BATCH"])
+def test_a_column_batch_is_asked_about(name):
+    data = three_types()
+    data.obs = data.obs.rename(columns={"batch": name})
+    data.obs.insert(0, "donor_id", ["a", "b", "c", *"abcde" * 10])
+    message = rf"obs has '{name}' .2 values., 'donor_id' .5 values.: say batch_key='{name}' .--batch_key {name}. if"
+    with pytest.raises(ValueError, match=message + ".*batch_key='none' .--batch_key none. if all cells are one batch$"):
+        CellEmbedder(**SMALL).fit(data)
+    for key, expected in ((name, ["one", "two"]), ("none", ["all"]), ("file", ["AnnData"])):
+        codes, names = batch_codes(read_cells(data), key)
+        assert names == expected
+        assert codes.max() == len(names) - 1
+
+
+@pytest.mark.parametrize("name", ["Sample_ID", "donor", "batch_id", "orig.ident"])
+def test_columns_that_may_be_batches_are_named_in_a_warning(name):
+    data = three_types()
+    data.obs = pd.DataFrame({name: np.where(np.arange(53) % 3, "a", "b"), "kind": 1.5}, index=data.obs_names)
+    with pytest.warns(UserWarning, match=f"no batch_key is given, and obs has '{name}' .2 values.: .*batch_key='none'"):
+        codes, names = batch_codes(read_cells(data), None)
+    assert names == ["AnnData"]
+    assert not codes.any()
+
+
+def test_columns_that_are_no_batches_are_not_asked_about():
+    data = three_types()
+    data.obs = pd.DataFrame(
+        {
+            "batch": "the same",
+            "sample": [f"s{i}" for i in range(53)],  # one a cell
+            "louvain": data.obs["kind"].astype(str),
+            **{name: np.arange(53) % 2 for name in ("bulk_labels", "n_genes", "n_counts", "phase", "S_score")},
+        },
+        index=data.obs_names,
+    )
+    assert batch_codes(read_cells(data), None)[1] == ["AnnData"]
+    files = [data[:20].copy(), data[20:].copy()]  # each of them a batch, as its column says
+    files[1].obs["batch"] = "another"
+    assert batch_codes(read_cells(files), None)[1] == ["AnnData 1", "AnnData 2"]
+    data.obs["batch"] = data.obs["louvain"]
+    assert batch_codes(read_cells(data), None, "batch")[1] == ["AnnData"]  # the labels of evaluate
+    data.obs["batch"] = np.where(np.arange(53) == 7, "", "one")
+    with pytest.raises(ValueError, match="batch_key: cell 'cell7' has no batch"):
+        batch_codes(read_cells(data), "batch")
+
+
+def test_labels_that_are_hardly_types_are_warned_of():
+    data = three_types()
+    data.obs["depth"] = np.arange(53) / 7
+    with pytest.warns(UserWarning, match="depth has 53 different numbers, such as 0: each is taken for a type"):
+        labels_of(read_cells(data), "depth")
+    data.obs["kind"] = ["B cell", "B  cell ", "b cell", "T cell", None, *["T cell"] * 48]
+    spelled = "kind has 'B cell' and 'B  cell ' and 'b cell', which differ by spaces or by case: .* 3 types"
+    with pytest.warns(UserWarning, match=spelled):
+        assert labels_of(read_cells(data), "kind")[4] is None
+    data.obs["kind"] = pd.Categorical(np.arange(53) % 3)
+    labels_of(read_cells(data), "kind")  # numbers of clusters: no warning, which would be an error

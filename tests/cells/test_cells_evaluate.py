@@ -3,13 +3,13 @@
 import json
 import math
 import sys
-from functools import partial
 
 import anndata
 import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
+from cell_files import SEED, SMALL
 from scipy.stats import spearmanr
 from sklearn.decomposition import PCA
 
@@ -17,32 +17,15 @@ from omniset.cells import baselines
 from omniset.cells import evaluate as module
 from omniset.cells.data import read_cells
 from omniset.cells.embedder import CellEmbedder
-from omniset.cells.evaluate import (
-    TRANSFER,
-    WHOLE,
-    Evaluation,
-    evaluate,
-    library_correlation,
-    thinned,
-    thinning_robustness,
-)
+from omniset.cells.evaluate import TRANSFER, WHOLE, Evaluation, evaluate, thinned, thinning_robustness
 from omniset.cells.evaluate_annotation import evaluate_annotation
 from omniset.cells.metrics import integration, transfer
 from omniset.tables.gene_vectors import GeneVectors
 
 pytestmark = pytest.mark.usefixtures("text_as_objects")
-SMALL = {
-    **{"embedding_dim": 5, "dim": 8, "epochs": 2, "batch_size": 31},
-    **{"device": "cpu", "progress": False},
-}
 MODEL = CellEmbedder(**SMALL)
 KEYS = {"batch_key": "batch", "label_key": "type"}
 CELLS, GENES = 89, 41
-
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(0)
 
 
 def simulated(cells=CELLS, batches=2, seed=0):
@@ -67,13 +50,9 @@ def table():
     return adata(*simulated())
 
 
-def projection(seed, dim=5):
-    return np.random.default_rng(seed).normal(size=(GENES, dim))
-
-
-def projected(counts, seed, middle=0.0, dim=5):
+def projected(counts, seed, middle, dim=5):
     """What the model of `quick` gives."""
-    return ((np.log1p(counts) - middle) @ projection(seed, dim)).astype(np.float32)
+    return ((np.log1p(counts) - middle) @ np.random.default_rng(seed).normal(size=(GENES, dim))).astype(np.float32)
 
 
 @pytest.fixture
@@ -106,28 +85,20 @@ def cheap(monkeypatch):
     monkeypatch.setattr(module, "integration", scored)
 
 
-def moved(name, counts, batches, seed=0, real=baselines.BASELINES["pca"]):
-    """Harmony, or whatever: the components with a shift."""
-    return real(counts, batches, seed) + {"pca": 0, "harmony": np.arange(len(batches))[:, None] % 2}[name]
+PCA_OF_CELLS = baselines.BASELINES["pca"]
 
 
-def by_name(embed):
-    return {name: partial(embed, name) for name in baselines.BASELINES}
+def shifted(counts, batches, seed=0):
+    """In place of Harmony: the components with a shift."""
+    return PCA_OF_CELLS(counts, batches, seed) + np.arange(len(batches))[:, None] % 2
 
 
-@pytest.fixture
-def shifted(monkeypatch):
-    monkeypatch.setattr(module.compared, "BASELINES", by_name(moved))
-
-
-# ---------------------------------------------------------------------- rows
-
-
-def test_rows_are_the_metrics_of_each_methods_vectors(table, quick, shifted):
+def test_rows_are_the_metrics_of_each_methods_vectors(table, quick, monkeypatch):
+    monkeypatch.setitem(baselines.BASELINES, "harmony", shifted)
     found = evaluate(table, **KEYS, methods=("pca", "harmony"), seeds=2, model=CellEmbedder(**SMALL, seed=3))
     counts, batch, kind = simulated()
     code = np.array([int(b[-1]) for b in batch])
-    reference = baselines.BASELINES["pca"](sp.csr_array(counts), code, 0)
+    reference = PCA_OF_CELLS(sp.csr_array(counts), code, 0)
     middle = np.log1p(counts).mean(0)
     assert found.comparison.methods == ["omniset", "pca", "harmony"]
     assert found.transductive[["seed", "method"]].to_numpy().tolist() == [
@@ -142,21 +113,17 @@ def test_rows_are_the_metrics_of_each_methods_vectors(table, quick, shifted):
         }
         for name, z in expected.items():
             scores = integration(z.astype(np.float64), np.array(kind, dtype=object), np.array(batch), reference, seed)
-            # The components are found by iteration; scores do not move with their last digits.
+            # Components are found by iteration.
             assert rows.loc[(seed, name), list(scores)].to_dict() == pytest.approx(scores, abs=1e-5), (seed, name)
             if seed == 3:
                 assert found.embeddings[name] == pytest.approx(z, abs=1e-5)
-    assert (found.transductive["fit_seconds"] >= 0).all()
-    assert rows.loc[(3, "pca"), "pcr_comparison"] == 0
-    assert rows["embed_seconds"].notna().groupby("method").all().to_dict() == {
-        **{"omniset": True, "pca": False, "harmony": False},
-    }
     assert found.labels.tolist() == ["" if k is None else k for k in kind]
     assert found.batches.tolist() == batch
     assert not found.not_run
     assert found.checks["library"].keys() == {"omniset", "pca", "harmony"}
     numbers = json.loads(json.dumps(found.numbers(), allow_nan=False))
-    assert numbers["seconds"]["pca"]["embed_seconds"] is None
+    assert numbers["seconds"]["omniset"]["embed_seconds"] >= 0
+    assert numbers["seconds"]["pca"]["embed_seconds"] is None  # fitted and embedded in one
     assert numbers["seeds"] == [3, 4]
 
 
@@ -165,22 +132,17 @@ def test_left_out_batches(table, quick, cheap):
     counts, batch, kind = simulated()
     kind = np.array(kind, dtype=object)
     rows = found.inductive.set_index(["seed", "batch", "method"])
-    assert sorted(rows.index) == sorted((s, b, m) for s in (0, 1) for b in set(batch) for m in ("omniset", "pca"))
-    for seed in (0, 1):
-        for left in set(batch):
-            out = np.array([b == left for b in batch])
-            middle = np.log1p(counts[~out]).mean(0)
+    assert len(rows) == 2 * 2 * 2
+    for (seed, left, name), row in rows.iterrows():
+        out = np.array(batch) == left
+        if name == "omniset":
+            z = projected(counts, seed, np.log1p(counts[~out]).mean(0))
+        else:
             one = np.zeros((~out).sum(), dtype=np.int64)
-            components = baselines.PrincipalComponents().fit(sp.csr_array(counts[~out]), one)
-            for name, z in (
-                ("omniset", projected(counts, seed, middle)),
-                ("pca", components.transform(sp.csr_array(counts))),
-            ):
-                expected = transfer(z[~out], kind[~out], z[out], kind[out])
-                assert rows.loc[(seed, left, name), list(TRANSFER)].to_dict() == pytest.approx(expected)
+            z = baselines.PrincipalComponents().fit(sp.csr_array(counts[~out]), one).transform(sp.csr_array(counts))
+        assert row[list(TRANSFER)].to_dict() == pytest.approx(transfer(z[~out], kind[~out], z[out], kind[out]))
     for arguments, codes, some in quick:
-        given = {"seed": arguments["seed"], "gene_vectors": None}
-        assert arguments == {**CellEmbedder(**SMALL).get_params(), **given}
+        assert arguments == MODEL.get_params() | {"seed": arguments["seed"], "gene_vectors": None}
         assert sorted(set(codes[some])) == list(range(codes.max() + 1))  # no gap tells of others
         assert (np.delete(codes, some) == -1).all()
     # Per seed one fit on all, one on each half; another on all for the checks.
@@ -222,7 +184,7 @@ def test_no_more_than_six_batches_are_left_out(cheap):
 
 def test_batches_that_cannot_be_judged_are_not_left_out(quick, cheap):
     counts, batch, kind = simulated()
-    said = []
+    said, options = [], {**KEYS, "methods": ("pca",), "seeds": 1, "model": MODEL}
 
     def leavable(**changed):
         table = adata(counts, changed.get("batch", batch), changed.get("kind", kind))
@@ -235,28 +197,17 @@ def test_batches_that_cannot_be_judged_are_not_left_out(quick, cheap):
     assert leavable(kind=[None if k == "type 2" else k for k in alone]) == []
     assert leavable(batch=["rest"] * 7 + ["large"] * (CELLS - 7)) == [1]  # named in sorted order
 
-    one = adata(counts, ["only"] * CELLS, kind)
-    found = evaluate(one, **KEYS, methods=("pca",), seeds=1, say=said.append, model=MODEL)
+    found = evaluate(adata(counts, ["only"] * CELLS, kind), say=said.append, **options)
     assert found.inductive.empty
-    assert found.comparison.conditions == ["all cells"]
+    assert found.comparison.conditions == [gate.condition for gate in found.comparison.gates] == ["all cells"]
     assert found.notes[-1] == said[0] == "no batch was left out of a fit: all cells are of one batch"
     assert [len(some) for _, _, some in quick] == [CELLS] * 2
-    apart = adata(counts, batch, [k and k + b for b, k in zip(batch, kind, strict=True)])
-    found = evaluate(apart, **KEYS, methods=("pca",), seeds=1, model=MODEL)
-    assert "none shares at least 2 labels with the others" in found.notes[-1]
     assert json.dumps(found.numbers(), allow_nan=False)
-    assert [gate.condition for gate in found.comparison.gates] == ["all cells"]
-    quick.clear()
-    without = evaluate(adata(counts, batch, kind), **KEYS, methods=("pca",), seeds=1, inductive=False, model=MODEL)
+    apart = adata(counts, batch, [k and k + b for b, k in zip(batch, kind, strict=True)])
+    assert "none shares at least 2 labels with the others" in evaluate(apart, **options).notes[-1]
+    without = evaluate(adata(counts, batch, kind), inductive=False, **options)
     assert without.inductive.empty
     assert not [note for note in without.notes if "left out" in note]
-
-
-# ---------------------------------------------------------------------- resume
-
-
-def rows_without_time(frame):
-    return frame.drop(columns=["fit_seconds", "embed_seconds"])
 
 
 @pytest.mark.usefixtures("cheap")
@@ -264,73 +215,58 @@ def test_resume_after_a_kill(table, quick, tmp_path, monkeypatch):
     options = {**KEYS, "methods": ("pca", "harmony"), "seeds": 2, "model": MODEL}
     kept = {"folder": tmp_path / "made", "resume": True}
 
-    def dies(name, counts, batches, seed):
-        if name == "harmony":
-            raise KeyboardInterrupt
-        return moved(name, counts, batches, seed)
+    def dies(counts, batches, seed):
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr(module.compared, "BASELINES", by_name(dies))
+    monkeypatch.setitem(baselines.BASELINES, "harmony", dies)
     with pytest.raises(KeyboardInterrupt):
         evaluate(table, folder=kept["folder"], **options)
     assert len(quick) == 2  # ours, again for the checks
-    names = sorted(p.name for p in (kept["folder"] / "rows").iterdir())
-    done = ["transductive_0_omniset", "transductive_0_pca"]
-    assert names == ["checks_0_omniset.json", *(f"{n}.{s}" for n in done for s in ("json", "npz", "parquet"))]
-
-    monkeypatch.setattr(module.compared, "BASELINES", by_name(moved))
+    monkeypatch.setitem(baselines.BASELINES, "harmony", shifted)
     quick.clear()
     said = []
     found = evaluate(table, **kept, say=said.append, **options)
     assert said[:2] == ["seed 0: harmony", "seed 0: omniset, one batch left out at a time"]
     assert len(quick) == 2 + 1 + 2  # left out, and the second seed
     whole = evaluate(table, **options)
-    pd.testing.assert_frame_equal(rows_without_time(found.transductive), rows_without_time(whole.transductive))
+    times = ["fit_seconds", "embed_seconds"]
+    pd.testing.assert_frame_equal(found.transductive.drop(columns=times), whole.transductive.drop(columns=times))
     pd.testing.assert_frame_equal(found.inductive, whole.inductive)
     assert found.embeddings.keys() == whole.embeddings.keys()
     assert all(np.array_equal(found.embeddings[name], whole.embeddings[name]) for name in whole.embeddings)
-    assert found.checks["thinning"] == whole.checks["thinning"]
-    assert found.checks["library"] == whole.checks["library"]
+    assert all(found.checks[name] == whole.checks[name] for name in ("thinning", "library"))
 
     quick.clear()
-    shown = CellEmbedder(**SMALL | {"progress": True})  # which does not matter
-    again = evaluate(table, **kept, **options | {"model": shown})
-    assert not quick
-    pd.testing.assert_frame_equal(again.transductive, found.transductive)
-    assert again.numbers() == found.numbers()
-    fewer = evaluate(table, **kept, **options | {"seeds": 1})
-    assert fewer.comparison.methods == ["omniset", "pca", "harmony"]
+    assert evaluate(table, **kept, **options).numbers() == found.numbers()
     (kept["folder"] / "rows" / "transductive_1_omniset.json").unlink()  # as if killed while it was written
     (kept["folder"] / "rows" / "transductive_0_omniset.npz").unlink()
     evaluate(table, **kept, **options)
     assert [a["seed"] for a, _, _ in quick] == [0, 1]
 
+
+@pytest.mark.usefixtures("cheap")
+def test_rows_of_other_arguments_or_data_are_not_taken(table, quick, tmp_path):
+    options = {**KEYS, "methods": (), "seeds": 1, "inductive": False, "model": MODEL, "folder": tmp_path}
+    evaluate(table, **options)
     quick.clear()
     counts, batch, kind = simulated()
-    counts[7, 7] += 1
-    other_kind, wider = [*kind[:-1], "type 0"], CellEmbedder(**SMALL | {"dim": 16})
+    more = counts + (np.arange(GENES) == 7)
     for changed, given, message in (
-        ({"model": wider}, table, r"0_omniset.json is of another evaluation and cannot be resumed: dim was 8, is 16"),
+        ({"model": CellEmbedder(**SMALL | {"dim": 16})}, table, "0_omniset.json is of another .*: dim was 8, is 16"),
         ({"label_key": "batch"}, table, ": label_key was 'type', is 'batch'. Start anew, not resuming"),
-        ({}, adata(counts, batch, kind), r": data was \d+, is \d+\."),
-        ({}, adata(simulated()[0], batch, other_kind), r": data was \d+, is \d+\."),
-        ({}, adata(simulated()[0], [*batch[:-1], "batch 2"], kind), r": data was \d+, is \d+\."),
+        ({}, adata(more, batch, kind), r": data was \d+, is \d+\."),
+        ({}, adata(counts, batch, [*kind[:-1], "type 0"]), r": data was \d+, is \d+\."),
+        ({}, adata(counts, [*batch[:-1], "batch 2"], kind), r": data was \d+, is \d+\."),
     ):
         with pytest.raises(ValueError, match=message):
-            evaluate(given, **kept, **options | changed)
+            evaluate(given, resume=True, **options | changed)
     assert not quick
 
 
-def of_seed(table, vectors):
-    """A fitted model of the seed, with these vectors of genes."""
-    few = {"slots": 7, "positives": 3, "negatives": 3, "shared": 3, "depth": 1, "num_heads": 2}
-    model = CellEmbedder(**SMALL | {"architecture": "seed", "encoder_options": few, "epochs": 1})
-    return model.fit(table, batch_key="batch", gene_vectors=vectors)
-
-
-@pytest.mark.usefixtures("cheap", "shifted")
+@pytest.mark.usefixtures("cheap")
 def test_gene_vectors_of_a_model_are_given_to_every_fit(table, request, tmp_path):
     one, other = (GeneVectors(["G0", "G1"], np.array(x, dtype=np.float32)) for x in ([[1], [2]], [[1], [3]]))
-    models = [of_seed(table, vectors) for vectors in (one, other)]
+    models = [CellEmbedder(**SEED).fit(table, batch_key="batch", gene_vectors=given) for given in (one, other)]
     quick = request.getfixturevalue("quick")
     options = {**KEYS, "folder": tmp_path / "kept", "resume": True, "methods": (), "seeds": 1}
     evaluate(table, model=models[0], **options)
@@ -356,28 +292,20 @@ def test_a_baseline_that_is_not_installed_is_not_run(table, quick, monkeypatch, 
     found = evaluate(table, say=said.append, **options)
     assert found.comparison.methods == ["omniset", "pca"]
     assert list(found.not_run) == ["harmony"]
-    assert "needs harmonypy" in found.not_run["harmony"]
-    assert sum("harmony was not run" in line for line in said) == 1
+    assert sum("harmony was not run: Harmony needs harmonypy" in line for line in said) == 1
     assert "harmony was not run" in found.notes[-1]
-    assert found.advice().startswith(
-        "Whether Harmony is enough cannot be told: Harmony needs harmonypy, which is not installed"
-    )
-    assert found.numbers()["not_run"] == found.not_run
-    monkeypatch.setattr(module.compared, "BASELINES", by_name(moved))  # installed since
+    assert found.advice().startswith("Whether Harmony is enough cannot be told: Harmony needs harmonypy, which")
+    monkeypatch.setitem(baselines.BASELINES, "harmony", shifted)  # installed since
     assert "harmony" in evaluate(table, resume=True, **options).comparison.methods
     monkeypatch.setattr(CellEmbedder, "fit_cells", lambda *a, **k: (_ for _ in ()).throw(ImportError("ours")))
     with pytest.raises(ImportError, match="ours"):  # what ours lacks is an error
         evaluate(table, **options | {"folder": tmp_path / "new"})
 
 
-# ---------------------------------------------------------------------- what is made of the rows
-
-
 def made(totals, f1=None, batches=("a", "b")):
     """By method, the totals of each seed; by method, seed and batch, the F1."""
     rows = [
-        {"seed": s, "method": m, **dict.fromkeys(WHOLE, 0.5), "total": total}
-        | {"fit_seconds": 7.0 + s**3, "embed_seconds": 1.0}
+        dict.fromkeys(WHOLE, 0.5) | {"seed": s, "method": m, "total": total, "fit_seconds": 7.0 + s**3}
         for m, values in totals.items()
         for s, total in enumerate(values)
     ]
@@ -388,32 +316,20 @@ def made(totals, f1=None, batches=("a", "b")):
         for b, value in values.items()
     ]
     about = {}, {}, {}, np.full(len(batches), "type"), np.array(batches)
-    return Evaluation(pd.DataFrame(rows), pd.DataFrame(left), *about)
+    return Evaluation(pd.DataFrame(rows).assign(embed_seconds=1.0), pd.DataFrame(left), *about)
 
 
-def test_batches_are_the_units_and_seeds_are_none(tmp_path):
+def test_batches_are_the_units_and_seeds_are_none():
     f1 = {"omniset": [{"a": 0.25, "b": 0.75}, {"a": 0.75, "b": 0.75}], "pca": [{"a": 0.5, "b": 0.5}] * 2}
-    found = made({"omniset": [0.5, 0.75], "pca": [0.25, 0.25], "scvi": [0.5, 0.25]}, f1)
-    comparison = found.comparison
-    assert (comparison.unit, comparison.units, comparison.keys) == ("batch", "left_out", ["seed"])
-    whole, new = (
-        comparison.interval(*names, "omniset") for names in (("total", "all cells"), ("knn_f1", "new batches"))
-    )
+    comparison = made({"omniset": [0.5, 0.75], "pca": [0.25, 0.25], "scvi": [0.5, 0.25]}, f1).comparison
+    whole = comparison.interval("total", "all cells", "omniset")
+    new = comparison.interval("knn_f1", "new batches", "omniset")
     assert (whole.value, whole.units, new.value, new.units) == (0.625, 1, 0.625, 2)
     assert math.isnan(whole.low)
     assert new.low < 0.5 < 0.75 < new.high  # of two batches, whose means are .5 and .75
     gates = {gate.score: (gate.opponent, gate.interval.value, gate.verdict) for gate in comparison.gates}
-    assert gates == {
-        "knn_f1": ("pca", 0.125, "tie"),
-        "linear_f1": ("pca", 0.125, "tie"),
-        "total": ("scvi", 0.25, "cannot be told"),
-    }
-    comparison.write_rows(tmp_path / "scores.csv.gz")
-    rows = pd.read_csv(tmp_path / "scores.csv.gz")
-    assert rows.groupby("condition")["left_out"].unique().map(list).to_dict() == {
-        "all cells": ["all"],
-        "new batches": ["a", "b"],
-    }
+    tie = ("pca", 0.125, "tie")
+    assert gates == {"knn_f1": tie, "linear_f1": tie, "total": ("scvi", 0.25, "cannot be told")}
     # Of seconds the median: a baseline's first run also imports its package.
     assert made({"omniset": [0.5] * 3}).seconds().loc["omniset", "fit_seconds"] == 8
 
@@ -432,30 +348,24 @@ def test_advice(totals, batches, words):
     assert made(given, batches=list(batches)).advice().startswith(words)
 
 
-# ---------------------------------------------------------------------- checks
-
-
-def test_thinned_counts_are_binomial(rng):
+def test_thinned_counts_are_binomial():
     counts = sp.csr_array(np.repeat(np.array([[0, 1, 7, 40]], dtype=np.float32), 4001, axis=0))
     before = counts.toarray()
-    found = thinned(counts, 0.25, 0)
+    values = thinned(counts, 0.25, 0).toarray()
     assert np.array_equal(counts.toarray(), before)
-    assert found.dtype == np.float32
-    assert (found.data > 0).all()
-    values = found.toarray()
     assert (values <= before).all()
     assert np.array_equal(values, np.rint(values))
     n = before[0].astype(np.float64)
     for moment, of, error in ((n * 0.25, values.mean(0), 0.2), (n * 0.25 * 0.75, values.var(0), 0.6)):
         assert of == pytest.approx(moment, abs=error)
-    assert values[:, 2].mean() == pytest.approx(1.75, abs=0.06)
     assert np.array_equal(thinned(counts, 0.25, 0).toarray(), values)
     assert not np.array_equal(thinned(counts, 0.25, 1).toarray(), values)
     assert np.array_equal(thinned(counts, 1.0, 0).toarray(), before)
     assert thinned(counts, 0.0, 0).nnz == 0
 
 
-def test_thinning_robustness_by_hand(rng):
+def test_thinning_robustness_by_hand():
+    rng = np.random.default_rng(0)
     full, fewer = rng.normal(size=(31, 3)) + 5, rng.normal(size=(31, 3)) + 5
     cosine, found = thinning_robustness(full, fewer, 7)
     a, b = full - full.mean(0), fewer - full.mean(0)
@@ -468,16 +378,17 @@ def test_thinning_robustness_by_hand(rng):
     assert thinning_robustness(full, np.tile(full.mean(0), (31, 1)), 31) == (pytest.approx(0, abs=1e-9), 1)
 
 
-def test_correlation_with_library_sizes(rng):
+def test_correlation_with_library_sizes():
+    rng = np.random.default_rng(0)
     library = rng.lognormal(8, 1, 61)
     z = rng.normal(size=(61, 7)) * np.linspace(7, 1, 7)
     z[:, 2] += 5 * np.argsort(np.argsort(library)) / 61
     parts = PCA(7, svd_solver="full").fit_transform(z)
     expected = max(abs(spearmanr(part, np.log(library)).statistic) for part in parts.T[:5])
-    assert library_correlation(z, library) == pytest.approx(expected)
-    assert library_correlation(np.log(library)[:, None] @ np.array([[1.0, -2.0]]), library) == pytest.approx(1)
-    assert library_correlation(np.full((61, 3), 0.3), library) == 0
-    assert library_correlation(z, np.full(61, 900.0)) == 0
+    assert module.library_correlation(z, library) == pytest.approx(expected)
+    assert module.library_correlation(np.log(library)[:, None] @ np.array([[1.0, -2.0]]), library) == pytest.approx(1)
+    assert module.library_correlation(np.full((61, 3), 0.3), library) == 0
+    assert module.library_correlation(z, np.full(61, 900.0)) == 0
 
 
 @pytest.mark.usefixtures("cheap")
@@ -501,7 +412,6 @@ def test_a_model_of_ours(table, tmp_path, monkeypatch):
     assert np.array_equal(found.embeddings["omniset"], z)
     checks = found.checks
     assert checks["determinism"] == 0
-    assert checks["cells_per_second"] > 0
     assert checks["training_seconds"] == found.transductive["fit_seconds"][0] > 0
     assert checks["peak_memory_mb"] > 100
     assert [(one["method"], one["kept"]) for one in checks["thinning"]] == [
@@ -529,17 +439,12 @@ def test_differences_between_fits_are_seen(table, quick, cheap, monkeypatch):
 
     monkeypatch.setattr(CellEmbedder, "embed_cells", drifting)
     with pytest.warns(UserWarning, match=r"two fits of seed 0 differ, by up to 0\.25 in a vector"):
-        checks = evaluate(table, **KEYS, methods=(), seeds=1, inductive=False, model=MODEL).checks
-    assert checks["determinism"] == pytest.approx(0.25, abs=1e-5)
-
-
-# ---------------------------------------------------------------------- bad input
+        evaluate(table, **KEYS, methods=(), seeds=1, inductive=False, model=MODEL)
 
 
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"batch_key": None}, "which batches are there"),
         ({"label_key": "cell"}, "label_key must be a column of obs, there is no 'cell'; there are: batch, type, none"),
         ({"label_key": "none"}, "label_key: all 89 cells are without none, there is nothing to judge by"),
         ({"methods": ("pca", "magic")}, "methods must be out of pca, harmony, scvi; got 'magic'"),

@@ -7,26 +7,19 @@ import pytest
 import torch
 from torch import nn
 
-from omniset.cells.seed import SeedModel, seed_loss
+from omniset.cells.seed import SeedModel, collate, draw_shared, seed_loss, sentence
 from omniset.layers import SetAttentionBlock
 from omniset.testing import relative_error
+from oracle import linear, msab, norm
 
 GENES, TOKEN, DIM, HEADS, DEPTH, FFN, OUT, DATASETS, DATASET_DIM = 29, 11, 6, 2, 2, 13, 5, 7, 3
 B, N, T = 4, 13, 11
-SIZES = {
-    "token_dim": TOKEN,
-    "dim": DIM,
-    "num_heads": HEADS,
-    "depth": DEPTH,
-    "ffn_dim": FFN,
-    "output_dim": OUT,
-    "dataset_dim": DATASET_DIM,
-}
-PUBLISHED = {"datasets": 1139}  # as in the public original's configuration; all other sizes are the defaults
+SIZES = {"token_dim": TOKEN, "dim": DIM, "num_heads": HEADS, "depth": DEPTH, "ffn_dim": FFN, "output_dim": OUT}
+SIZES |= {"dataset_dim": DATASET_DIM}
 
 
 def model_of(learned=False, datasets=DATASETS, **options):
-    """In float64, all parameters away from their start, so that none can be forgotten unnoticed."""
+    """In float64, all parameters away from their start."""
     vectors = None if learned else 3 * torch.randn(GENES, TOKEN)
     model = SeedModel(vectors, GENES, datasets=datasets, **(SIZES | options)).double()
     for parameter in model.parameters():
@@ -56,24 +49,24 @@ def parameters_of(*modules):
 
 def test_parameters_of_the_published_size():
     with torch.device("meta"):
-        model = SeedModel(torch.empty(19_790, 5120), 19_790, **PUBLISHED)
+        model = SeedModel(torch.empty(19_790, 5120), 19_790, datasets=1139)  # all other sizes are the defaults
     e, d, f, o, w = 5120, 512, 1024, 512, 512 + 512 + 1 + 10
 
     def skip(n):
         return (n * 2 * n + 2 * n) + (2 * n * n + n) + 2 * n
 
-    parts = {
-        "encoder": (model.encoder, e * d + d + 2 * d, 2.6),
-        "transformer": (model.transformer, 8 * (4 * (d * d + d) + (d * f + f) + (f * d + d) + 2 * 2 * d), 16.8),
-        "decoder": (model.decoder, skip(d) + d * o + o, 1.3),
-        "binary decoder": (model.binary_decoder, 2 * skip(w) + w + 1, 8.6),
-    }
-    for name, (module, by_hand, published) in parts.items():
-        assert parameters_of(module) == by_hand, name
-        assert round(by_hand / 1e6, 1) == published, name
+    parts = [
+        (model.encoder, e * d + d + 2 * d, 2.6),
+        (model.transformer, 8 * (4 * (d * d + d) + (d * f + f) + (f * d + d) + 2 * 2 * d), 16.8),
+        (model.decoder, skip(d) + d * o + o, 1.3),
+        (model.binary_decoder, 2 * skip(w) + w + 1, 8.6),
+    ]
+    for module, by_hand, published in parts:
+        assert parameters_of(module) == by_hand
+        assert round(by_hand / 1e6, 1) == published
     count = (512 + 512) + (512 * 10 + 10) + 10 * d
     dataset = (o * 10 + 10) + (o * d + d + 2 * d + d * 1139 + 1139)
-    total = sum(by_hand for _, by_hand, _ in parts.values()) + count + dataset + 2 * e  # CLS and dataset token
+    total = sum(by_hand for _, by_hand, _ in parts) + count + dataset + 2 * e  # CLS and dataset token
     assert parameters_of(model) == total
     assert round(total / 1e6, 1) == 30.2
 
@@ -106,15 +99,6 @@ def test_a_layer_is_that_of_torch():
 # ---------------------------------------------------------------------- against an oracle
 
 
-def linear(layer, x):
-    return layer.weight @ x + layer.bias
-
-
-def norm(layer, x):
-    centred = x - x.mean()
-    return centred / (centred.square().mean() + 1e-5).sqrt() * layer.weight + layer.bias
-
-
 def unit(x):
     return x / x.square().sum().sqrt()
 
@@ -135,24 +119,6 @@ def count_vector(model, count):
     return e / e.sum() @ model.count_encoder.vectors
 
 
-def layer_of(block, rows):
-    """One query at a time, one head at a time."""
-    width = DIM // HEADS
-    keys, values = (torch.stack([linear(part, r) for r in rows]) for part in (block.key, block.value))
-    out = []
-    for row in rows:
-        query, heads = linear(block.query, row), []
-        for h in range(HEADS):
-            part = slice(h * width, (h + 1) * width)
-            e = torch.exp(keys[:, part] @ query[part] / math.sqrt(width))
-            heads.append(e / e.sum() @ values[:, part])
-        x = norm(block.norm_attention, row + linear(block.output, torch.cat(heads)))
-        h = linear(block.ffn[0], x)
-        gelu = h * 0.5 * (1 + torch.erf(h / math.sqrt(2)))
-        out.append(norm(block.norm_ffn, x + linear(block.ffn[2], gelu)))
-    return out
-
-
 def oracle(model, genes, counts, multiplicity, tasks, depth):
     """z, prediction and dataset logits of one cell; an argument that is None is a branch that is absent."""
     rows = [encoded(model, model.cls)]
@@ -163,8 +129,9 @@ def oracle(model, genes, counts, multiplicity, tasks, depth):
         rows += [token] * int(m)
     if model.dataset_token is not None:
         rows.append(encoded(model, model.dataset_token))
+    rows = torch.stack(rows)
     for layer in model.transformer:
-        rows = layer_of(layer.block, rows)
+        rows = msab(layer.block, rows, rows)
     z = unit(linear(model.decoder[1], skip(model.decoder[0], rows[0])))
     dataset = None
     if model.dataset_token is not None:
@@ -195,6 +162,7 @@ BRANCHES = {
 
 @pytest.mark.parametrize("case", BRANCHES)
 def test_forward_against_the_oracle(case):
+    """Each cell by itself, one of them empty; and the gradient of every parameter, none of which is out of reach."""
     options = BRANCHES[case]
     model = model_of(**options)
     genes, counts, multiplicity, tasks, depth = cells()
@@ -221,23 +189,17 @@ def model():
     return model_of().eval()
 
 
-def test_tokens(model):
+def test_counts_reach_the_tokens_of_genes_that_are_there_and_no_other(model):
+    """Not CLS, not the dataset token, not padding; and each its own gene."""
     genes, counts, multiplicity, *_ = cells()
     tokens = model.tokens(genes, counts, multiplicity)
-    bare = model.tokens(genes, None, multiplicity)
-    assert tokens.elements.shape == (B, 1 + N + 1, DIM)
-    assert torch.equal(tokens.multiplicity[:, 1:-1], multiplicity)
-    assert (tokens.multiplicity[:, [0, -1]] == 1).all()
-    # Counts reach the tokens of genes that are there, and no other: not CLS, not the dataset token, not padding.
-    changed = (tokens.elements != bare.elements).any(-1)
+    changed = (tokens.elements != model.tokens(genes, None, multiplicity).elements).any(-1)
     assert torch.equal(changed[:, 1:-1], multiplicity > 0)
     assert not changed[:, [0, -1]].any()
-    assert not tokens.elements[:, 1:-1][multiplicity == 0].any()
     third = counts.clone()
     third[:, 2] += 1
     moved = (model.tokens(genes, third, multiplicity).elements != tokens.elements).any(-1)
     assert moved[0].nonzero().tolist() == [[3]]  # the third gene comes after CLS
-    assert model_of(datasets=0).tokens(genes, counts, multiplicity).elements.shape == (B, 1 + N, DIM)
 
 
 def test_padding_changes_nothing(model):
@@ -251,6 +213,8 @@ def test_padding_changes_nothing(model):
     upstream = [torch.randn_like(x) for x in got]
     grads = [torch.autograd.grad([*parts], model.parameters(), upstream) for parts in (got, expected)]
     assert relative_error(grads[0], grads[1]) < 1e-12
+    nothing = model.embed(genes[-1:, :0], counts[-1:, :0])  # no genes, and no padding
+    assert relative_error(nothing, expected.embedding[-1:]) < 1e-13
 
 
 def test_order_changes_nothing(model):
@@ -264,72 +228,23 @@ def test_order_changes_nothing(model):
     assert relative_error(apart[:3], expected.embedding[:3]) > 1e-3
 
 
-def test_cells_know_nothing_of_each_other(model):
-    """A batch of one gives the same, and so do other mates and another order."""
-    everything = cells()
-    together = model(*everything)
-    for chosen in ([0], [1], [3], [2, 0, 3]):
-        got = model(*(x[chosen] for x in everything))
-        for ours, theirs in zip(got, together, strict=True):
-            assert ours.shape == theirs[chosen].shape
-            assert relative_error(ours, theirs[chosen]) < 1e-13
-    assert relative_error(together.embedding[0], together.embedding[1]) > 1e-3
-
-
-def test_a_cell_without_genes(model):
-    """CLS and dataset token alone, however much padding there is, or none."""
-    nothing = torch.zeros(1, 0, dtype=torch.int64)
-    z = model.embed(nothing, torch.zeros(1, 0, dtype=torch.float64))
-    genes, counts, multiplicity, *_ = cells()
-    assert relative_error(model.embed(genes, counts, multiplicity)[-1:], z) < 1e-13
-    expected, _, _ = oracle(model, [], None, [], [0], torch.zeros((), dtype=torch.float64))
-    assert relative_error(z[0], expected) < 1e-12
-
-
 def test_dropout_is_off_in_eval():
     model = model_of(dropout=0.3)
-    everything = cells()
-    one, other = model(*everything), model(*everything)
-    assert all(relative_error(a, b) > 1e-3 for a, b in zip(one, other, strict=True))
-    model.eval()
-    assert all(torch.equal(a, b) for a, b in zip(model(*everything), model(*everything), strict=True))
-
-
-def test_gradients_reach_every_parameter():
-    for learned in (False, True):
-        model = model_of(learned)
-        genes, counts, multiplicity, tasks, depth = cells()
-        out = model(genes, counts, multiplicity, tasks, depth)
-        target = torch.rand(B, T, dtype=torch.float64)
-        seed_loss(out.prediction, target, 3, None, out.dataset_logits, torch.arange(B)).backward()
-        for name, parameter in model.named_parameters():
-            assert parameter.grad is not None, name
-            assert parameter.grad.isfinite().all(), name
-            # A bias of all keys alike shifts all scores of a query alike.
-            assert parameter.grad.abs().max() > 1e-9 or name.endswith("key.bias"), name
-        used = torch.cat([genes[multiplicity > 0], tasks.flatten()]).unique()
-        assert ("vectors" in dict(model.named_parameters())) == learned
-        if learned:
-            reached = (model.vectors.grad != 0).any(1).nonzero()[:, 0]
-            assert set(reached.tolist()) <= set(used.tolist()) | {0}
-            assert len(reached) >= len(used) - 1
+    first, second = (model(*cells()) for _ in range(2))
+    assert all(relative_error(a, b) > 1e-3 for a, b in zip(first, second, strict=True))
+    first, second = (model.eval()(*cells()) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
 def test_vectors_are_frozen_and_stored_once():
     vectors = torch.randn(GENES, TOKEN)
-    model = SeedModel(vectors, GENES, datasets=DATASETS, **SIZES)
-    genes, counts, multiplicity, tasks, depth = cells()
-    everything = (genes, counts.float(), multiplicity, tasks, depth.float())
-    state = model.state_dict()
+    model = SeedModel(vectors, GENES, **SIZES)
+    state, given = model.state_dict(), vectors.clone()
     assert [name for name, tensor in state.items() if tensor.shape == vectors.shape] == ["vectors"]
-    assert torch.equal(state["vectors"], vectors)
-    assert not state["vectors"].requires_grad
-    other = SeedModel(torch.zeros(GENES, TOKEN), GENES, datasets=DATASETS, **SIZES)
-    other.load_state_dict(state)
-    before = model(*everything)
+    assert "vectors" not in dict(model.named_parameters())
+    assert "vectors" in dict(model_of(learned=True).named_parameters())
     vectors.zero_()  # the caller's, of which the model has a copy
-    for got in (other(*everything), model(*everything)):
-        assert all(torch.equal(a, b) for a, b in zip(got, before, strict=True))
+    assert torch.equal(state["vectors"], given)
 
 
 def test_a_gene_without_a_vector():
@@ -345,12 +260,9 @@ def test_decode_of_another_dataset(model):
     genes, counts, multiplicity, tasks, depth = cells()
     z, dataset = model.encode(genes, counts, multiplicity)
     vector = model.dataset_embedder(dataset)
-    assert vector.shape == (B, DATASET_DIM)
-    assert torch.equal(
-        model.decode(z, tasks, depth, vector), model(genes, counts, multiplicity, tasks, depth).prediction
-    )
-    assert relative_error(model.decode(z, tasks, depth, vector.flip(0)), model.decode(z, tasks, depth, vector)) > 1e-3
-    assert model.decode(z, tasks[:, :0], depth, vector).shape == (B, 0)
+    own, other = (model.decode(z, tasks, depth, given) for given in (vector, vector.flip(0)))
+    assert torch.equal(own, model(genes, counts, multiplicity, tasks, depth).prediction)
+    assert relative_error(other, own) > 1e-3
 
 
 @pytest.mark.parametrize(
@@ -411,3 +323,112 @@ def test_loss_of_nothing():
     loss.backward()
     assert loss == 0
     assert not prediction.grad.any()
+
+
+# ---------------------------------------------------------------------- sentences
+
+
+def row(genes=101, expressed=41, seed=5):
+    """Many ties, counts of 1 among them."""
+    rng = np.random.default_rng(seed)
+    counts = np.zeros(genes)
+    counts[rng.choice(genes, expressed, replace=False)] = rng.integers(1, 7, expressed)
+    return counts
+
+
+@pytest.mark.parametrize("slots", [0, 1, 13, 41, 67, 101, 2048])
+def test_genes_of_a_sentence(slots):
+    counts = row()
+    drawn = [sentence(counts, np.random.default_rng(seed), slots=slots) for seed in range(40)]
+    c = np.log1p(counts)
+    for found in drawn:
+        assert len(found.genes) == min(slots, 101) == len(set(found.genes))
+        top = min(slots, 41)
+        assert np.array_equal(counts[found.genes[:top]], np.sort(counts)[::-1][:top])
+        assert not counts[found.genes[top:]].any()
+        assert np.allclose(found.counts, [100 * c[g] / c.sum() for g in found.genes], rtol=1e-14, atol=0)
+        assert found.depth == pytest.approx(c[c > 0].mean(), rel=1e-14)
+    if slots == 13:  # ties at the end of the sentence: any of them
+        least = min(counts[found.genes].min() for found in drawn)
+        assert {g for f in drawn for g in f.genes} == set(np.flatnonzero(counts >= least))
+    if slots == 67:  # any gene that is not expressed tops it up
+        assert {g for f in drawn for g in f.genes[41:]} == set(np.flatnonzero(counts == 0))
+
+
+def test_tasks_of_a_sentence():
+    counts = row()
+    rng = np.random.default_rng(0)
+    shared = draw_shared(101, rng, 17)
+    assert len(set(shared)) == 17
+    seen = []
+    for _ in range(40):
+        found = sentence(counts, rng, shared, positives=11, negatives=23)
+        assert np.array_equal(found.tasks[:17], shared)
+        assert np.array_equal(found.targets, np.log1p(counts[found.tasks]))
+        assert found.mask.all()
+        assert len(set(found.tasks[17:])) == 11 + 23
+        assert (counts[found.tasks[17:28]] > 0).all()
+        assert (counts[found.tasks[28:]] == 0).all()  # a count of 1 is one, though log(1 + 1) < 1
+        seen.append(found.tasks[17:])
+    assert {g for tasks in seen for g in tasks[:11]} == set(np.flatnonzero(counts))
+    assert {g for tasks in seen for g in tasks[11:]} == set(np.flatnonzero(counts == 0))
+
+
+@pytest.mark.parametrize(("genes", "expressed"), [(1, 0), (1, 1), (2, 1), (50, 7), (50, 50), (50, 0)])
+def test_small_panels(genes, expressed):
+    rng = np.random.default_rng(0)
+    found = sentence(row(genes, expressed), rng, draw_shared(genes, rng))
+    assert len(found.genes) == genes
+    assert len(found.tasks) == 2 * genes  # each gene as shared, and once as expressed or as not
+    assert np.isfinite(found.counts).all()
+    assert found.counts.sum() == pytest.approx(100 if expressed else 0)
+    assert (found.depth > 0) == (expressed > 0)
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.int64, np.float32])
+def test_the_same_generator_gives_the_same_sentence(dtype):
+    one, same, other = (
+        sentence(row().astype(dtype), np.random.default_rng(seed), slots=67, positives=5) for seed in (1, 1, 2)
+    )
+    for ours, again, another in ((one.genes, same.genes, other.genes), (one.tasks, same.tasks, other.tasks)):
+        assert np.array_equal(ours, again)
+        assert not np.array_equal(ours, another)
+
+
+def test_genes_that_are_not_measured():
+    """They are no zeros: neither drawn nor counted; as shared tasks they are masked."""
+    counts, measured = row(), np.random.default_rng(1).random(101) < 0.5
+    rng = np.random.default_rng(0)
+    shared = draw_shared(101, rng, 31)
+    found = sentence(counts, rng, shared, measured=measured)
+    alone = sentence(np.where(measured, counts, 0), np.random.default_rng(0), measured=measured)
+    assert set(found.genes) == set(np.flatnonzero(measured)) == set(found.tasks[31:])
+    assert found.counts.sum() == pytest.approx(100)
+    assert found.depth == pytest.approx(alone.depth)
+    assert np.array_equal(found.mask[:31], measured[shared])
+    assert found.mask[31:].all()
+    assert 0 < found.mask[:31].sum() < 31
+
+
+def test_batches():
+    """Of cells of different lengths, the network and its loss see what they see of each alone."""
+    rng = np.random.default_rng(0)
+    shared = draw_shared(GENES, rng, 5)
+    drawn = [
+        sentence(row(GENES, n, seed=n), rng, shared, slots=s, positives=7, negatives=3)
+        for n, s in ((13, 11), (3, 23), (0, 17), (29, 2))
+    ]
+    batch = collate(drawn)
+    assert batch.multiplicity.sum(1).tolist() == [11, 23, 17, 2]
+    assert batch.mask.sum(1).tolist() == [15, 11, 8, 12]
+    model = SeedModel(torch.randn(GENES, TOKEN), GENES, **SIZES).eval()
+    out = model(batch.genes, batch.counts, batch.multiplicity, batch.tasks, batch.depth)
+    losses = []
+    for i, one in enumerate(drawn):
+        b = collate([one])
+        alone = model(b.genes, b.counts, b.multiplicity, b.tasks, b.depth)
+        assert relative_error(out.embedding[i : i + 1], alone.embedding) < 1e-5
+        assert relative_error(out.prediction[i : i + 1, : len(one.tasks)], alone.prediction) < 1e-5
+        losses.append(seed_loss(alone.prediction, b.targets, 0, b.mask))
+    together = seed_loss(out.prediction, batch.targets, 0, batch.mask)
+    assert relative_error(together, torch.stack(losses).mean()) < 1e-5

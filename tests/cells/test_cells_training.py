@@ -9,14 +9,7 @@ from omniset.cells import training
 from omniset.cells.data import read_cells
 from omniset.cells.embedder import CellEmbedder
 from omniset.cells.model import TypeHead
-from omniset.cells.training import (
-    Blocks,
-    BlockSampler,
-    CellBatches,
-    batches_mixed,
-    batches_near,
-    loss_settled,
-)
+from omniset.cells.training import Blocks, BlockSampler, CellBatches, batches_mixed, batches_near, loss_settled
 from omniset.training.data import Lesson
 
 
@@ -35,8 +28,7 @@ def test_hidden_counts_are_not_seen_and_repeat(monkeypatch):
     for a, b in zip(first, again, strict=True):
         assert torch.equal(a.seen, b.seen)
     assert not torch.equal(first[0].counts, later[0].counts)
-    share = torch.cat([b.hidden for b in first]).double().mean()
-    assert 0.3 < share < 0.5
+    assert 0.3 < torch.cat([b.hidden for b in first]).double().mean() < 0.5
     for batch in first:
         assert torch.equal(batch.seen[batch.where][~batch.hidden], batch.counts[batch.where][~batch.hidden])
         assert not batch.seen[batch.where][batch.hidden].any()
@@ -52,13 +44,11 @@ def test_blocks_are_shuffled_whole_and_once():
     assert [i for _, i in sampler] != first
 
 
-def test_every_block_is_read_once(tmp_path, monkeypatch):
+def test_every_block_is_read_once(monkeypatch):
     monkeypatch.setattr("omniset.cells.training.BLOCK", 5)
     monkeypatch.setattr("omniset.cells.training.WINDOW", 3)
     data = cells()
-    data.write_h5ad(tmp_path / "all.h5ad")
-    source = read_cells(tmp_path / "all.h5ad", memory=0)
-    asked: list[np.ndarray] = []
+    source, asked = read_cells(data, memory=0), []
     take = source.take
     source.take = lambda rows: asked.append(rows) or take(rows)
     blocks, counts = Blocks(source), data.X.toarray()
@@ -106,23 +96,21 @@ def test_batches_among_neighbours():
     assert said.endswith("3.00 among all cells")
 
 
-def test_whether_the_loss_settled():
-    def history(losses):
-        return [{"train_loss": loss} for loss in losses]
+@pytest.mark.parametrize(
+    ("losses", "said"),
+    [
+        ([9.0] * 18 + [2.0, 2.0, 1.99, 1.99], "settled: it changed by 0.5% in"),
+        ([9.0] * 18 + [2.0, 2.0, 1.0, 1.0], "not settled, more epochs may help: it changed by 50.0%"),
+        ([-3.0] * 10, "settled: it changed by 0.0%"),
+        ([1.0] * 9, "cannot be told from 9 epochs"),
+    ],
+)
+def test_whether_the_loss_settled(losses, said):
+    assert said in loss_settled([{"train_loss": loss} for loss in losses])
 
-    assert "settled: it changed by 0.5% in" in loss_settled(history([9.0] * 18 + [2.0, 2.0, 1.99, 1.99]))
-    assert "not settled, more epochs may help: it changed by 50.0%" in loss_settled(
-        history([9.0] * 18 + [2.0, 2.0, 1.0, 1.0])
-    )
-    assert "settled: it changed by 0.0%" in loss_settled(history([-3.0] * 10))
-    assert "cannot be told from 9 epochs" in loss_settled(history([1.0] * 9))
 
-
-def test_fit_says_it():
-    data = cells()
-    notes = CellEmbedder(**SMALL | {"epochs": 10}).fit(data, batch_key="batch").notes_
-    assert sum("the loss" in note for note in notes) == 1
-    assert sum("batches among the neighbours of a cell" in note for note in notes) == 1
-    notes = CellEmbedder(**SMALL).fit(data, batch_key="none").notes_
-    assert any("cannot be told from 2 epochs" in note for note in notes)
-    assert not any("batches among" in note for note in notes)
+def test_fit_says_it(fitted):
+    of_one_batch = CellEmbedder(**SMALL).fit(cells(), batch_key="none")
+    for model, several in ((fitted, True), (of_one_batch, False)):
+        assert any("cannot be told from 2 epochs" in note for note in model.notes_)
+        assert any("batches among the neighbours of a cell" in note for note in model.notes_) == several

@@ -106,15 +106,11 @@ class _Network(nn.Module):
 
 @dataclass
 class _Kept:
-    """What a fold says of cells that it has not learned from; of known types only.
-
-    Attributes:
-        train: Which of the chosen cells it has learned from.
-    """
+    """What a fold says of cells that it has not learned from; of known types only."""
 
     classifiers: Classifiers
     genes: list[str]
-    train: Int[np.ndarray, " train"]
+    train: Int[np.ndarray, " train"]  # which of the chosen cells it has learned from
     values: Float32[np.ndarray, "held genes"]
     answers: Float64[np.ndarray, "methods held types"]
     y: Int[np.ndarray, " held"]
@@ -231,7 +227,7 @@ class CellAnnotator(AnnotatorOptions, Estimator):
         self.network_ = _Network(classifiers, torch.from_numpy(numbers), torch.from_numpy(called)).eval()
         self.embedded_by_ = self.embedder_.identity()
         self._say(folds)
-        self._say_of_left_out(self._types_left_out(cells, chosen, y, folds) if self.error else [])
+        self.left_out_ = self._types_left_out(cells, chosen, y, folds) if self.error else []
         return self
 
     def annotate(self, source: Any, *, aliases: Mapping[str, str] | None = None, **reading: Any) -> Annotation:
@@ -403,21 +399,19 @@ class CellAnnotator(AnnotatorOptions, Estimator):
                 rest = rest[evenly(y[rest], CELLS, self.seed)]
                 values = values_of(cells.on(fold.genes), chosen[rest], None)
                 of_held = fold.values, fold.y, fold.batches
-                found.append(type_left_out(code, values, y[rest], *of_held, len(self.types_), self.error, self.seed))
+                one = type_left_out(code, values, y[rest], *of_held, len(self.types_), self.error, self.seed)
+                if one is not None:
+                    found.append(one | {name: self.types_[one[name]] for name in ("type", "called")})
                 progress.at(number)
-        return [one for one in found if one is not None]
-
-    def _say_of_left_out(self, types: list[dict[str, Any]]) -> None:
-        named = [one | {name: self.types_[one[name]] for name in ("type", "called")} for one in types]
-        self.left_out_ = named
-        if named:
-            middle = float(np.median([one["unknown"] for one in named]))
-            least = min(named, key=lambda one: one["unknown"])
+        if found:
+            middle = float(np.median([one["unknown"] for one in found]))
+            least = min(found, key=lambda one: one["unknown"])
             self.notes_.append(
                 f"of a type that the reference lacks {middle:.0%} of the cells would be unknown: the median of "
-                f"{many(len(named), 'type')}, each left out in turn; least {least['unknown']:.0%}, of {least['type']}, "
+                f"{many(len(found), 'type')}, each left out in turn; least {least['unknown']:.0%}, of {least['type']}, "
                 f"most of which would be called {least['called']}"
             )
+        return found
 
     def _table(self, names: Names, p: Shares, numbers: Float32[np.ndarray, "cells 2"], empty: Marks) -> pd.DataFrame:
         types = np.array(self.types_, dtype=object)

@@ -60,24 +60,17 @@ class Scan:
 
 @dataclass
 class _Store:
-    """What all views of the same cells share.
-
-    Attributes:
-        starts: Number of the first cell of each source, and of all cells.
-        spelled: For each source its genes' names.
-        cache: Counts in memory, once scanned, where they fit.
-        seen: For each source, whether each of its genes has a count in any cell, once scanned.
-    """
+    """What all views of the same cells share."""
 
     sources: list[Source]
     readings: list[Reading]
-    spelled: list[list[str]]
+    spelled: list[list[str]]  # for each source its genes' names
     choose: bool  # whether another column of var may be taken for the names
-    starts: np.ndarray
+    starts: np.ndarray  # number of the first cell of each source, and of all cells
     notes: list[str]
-    cached: bool
+    cached: bool  # whether counts are kept in memory, once scanned
     cache: list[sp.csr_array] = field(default_factory=list)
-    seen: list[np.ndarray] = field(default_factory=list)
+    seen: list[np.ndarray] = field(default_factory=list)  # for each source, which genes have a count, once scanned
     scan: Scan | None = None
 
 

@@ -179,7 +179,7 @@ class CellEmbedder(EmbedderOptions, Estimator):
         empty = np.zeros(len(cells), dtype=bool)
         empty[rows] = scan.library[rows] == 0
         warn_of_empty(cells, empty, "they teach nothing")
-        vectors, notes = vectors_of_genes(gene_vectors, self.genes_, aliases)
+        vectors, notes = _vectors_of_genes(gene_vectors, self.genes_, aliases)
         self.notes_ += notes
         on_genes = self.on(cells)
         if not hasattr(self, "batches_"):
@@ -552,12 +552,7 @@ class CellEmbedder(EmbedderOptions, Estimator):
 
 
 class _Along(nn.Module):
-    """How far a cell's vector lies along its own direction from the mean, as a function of its tokens.
-
-    Args:
-        z: The cell's vector.
-        mean: Of the vectors of the training cells.
-    """
+    """How far a cell's vector z lies along its own direction from the mean, as a function of its tokens."""
 
     def __init__(self, encoder: CellEncoder, z: Float[Tensor, "1 dim"], mean: np.ndarray) -> None:
         super().__init__()
@@ -595,14 +590,10 @@ def build(options: EmbedderOptions, genes: int, batches: int, vectors: Tensor | 
     )
 
 
-def vectors_of_genes(
+def _vectors_of_genes(
     given: GeneVectors | str | Path | None, genes: Sequence[str], aliases: Mapping[str, str] | None
 ) -> tuple[Tensor | None, list[str]]:
-    """Vectors of these genes, 0 where there is none, and a sentence on how many have one. None given: none.
-
-    Raises:
-        OSError, ValueError: The table cannot be read, or has none of the genes.
-    """
+    """Vectors of these genes, 0 where there is none, and a sentence on how many have one. None given: none."""
     if given is None:
         return None, []
     table = given if isinstance(given, GeneVectors) else read_gene_vectors(given)

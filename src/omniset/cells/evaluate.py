@@ -242,21 +242,14 @@ def asked_for(methods: Sequence[str] | None, known: Sequence[str], seeds: int) -
 
 @dataclass
 class Task:
-    """The cells, their batches and labels, and the model whose options are ours.
-
-    Attributes:
-        codes: (cells,) number of the batch.
-        batches: (cells,) its name.
-        labels: (cells,) None where missing.
-        settings: What the rows of each method depend on, beside the seed and, of ours, the model.
-    """
+    """The cells, their batches and labels, and the model whose options are ours."""
 
     cells: Cells
-    codes: np.ndarray
-    batches: np.ndarray
-    labels: np.ndarray
+    codes: np.ndarray  # number of each cell's batch
+    batches: np.ndarray  # its name
+    labels: np.ndarray  # None where missing
     model: CellEmbedder
-    settings: dict[str, Any]
+    settings: dict[str, Any]  # what the rows of each method depend on, beside the seed and, of ours, the model
 
     @classmethod
     def of(cls, cells: Cells, batch_key: str | None, label_key: str, model: CellEmbedder | None = None) -> Task:
@@ -324,18 +317,13 @@ class Task:
 
 @dataclass
 class Work:
-    """What is done, unit by unit, and what was not.
-
-    Attributes:
-        not_run: Methods that are not installed, and why.
-        notes: What was decided, a sentence each.
-    """
+    """What is done, unit by unit, and what was not."""
 
     task: Task
     store: Kept
     say: Callable[[str], None]
-    not_run: dict[str, str] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
+    not_run: dict[str, str] = field(default_factory=dict)  # methods that are not installed, and why
+    notes: list[str] = field(default_factory=list)  # what was decided, a sentence each
 
     def note(self, text: str) -> None:
         self.notes.append(text)

@@ -147,9 +147,18 @@ def _scores(study: Study, perturber: CellPerturber, groups: list[Group], conditi
 def _predicted(study: Study, perturber: CellPerturber, group: Group) -> dict[str, Float[np.ndarray, "controls genes"]]:
     """By each method; none says that there is less than nothing of a gene."""
     cells = study.values[group.control].astype(np.float64)
+    known, same = perturber.shifts_, _same(perturber, group.perturbation)
+    shifts, keys = known.values[same], known.keys[same, :PREDICTORS]
+    alike = np.array([kind == group.type for kind in known.types])[same]
+    mean = shifts.mean(0)
+    simple = {
+        "no change": np.zeros_like(mean),
+        "mean shift": mean,
+        "type shift": shifts[alike].mean(0) if alike.any() else mean,
+        "linear": Ridge().fit(keys, shifts).predict(perturber.key(study, group)[None, :PREDICTORS])[0],
+    }
     of_all = {OURS: perturber.predict(study, group)}
-    for name, shift in _shifts(study, perturber, group).items():
-        of_all[name] = np.maximum(cells + shift, 0)
+    of_all |= {name: np.maximum(cells + shift, 0) for name, shift in simple.items()}
     # Cells moved in principal components, and decoded: what these do not hold of a cell is lost.
     z = (cells - perturber.middle_) @ perturber.axes_ + scgen_shift(perturber, group.perturbation)
     of_all["scgen"] = np.maximum(perturber.middle_ + z @ perturber.axes_.T, 0)
@@ -181,20 +190,6 @@ def _same(perturber: CellPerturber, perturbation: str) -> Bool[np.ndarray, " gro
     """Known groups under a perturbation; all, where there is none."""
     same = np.array([name == perturbation for name in perturber.shifts_.perturbations])
     return same if same.any() else np.ones_like(same)
-
-
-def _shifts(study: Study, perturber: CellPerturber, group: Group) -> dict[str, Float[np.ndarray, " genes"]]:
-    known, same = perturber.shifts_, _same(perturber, group.perturbation)
-    shifts, keys = known.values[same], known.keys[same, :PREDICTORS]
-    mean = shifts.mean(0)
-    alike = np.array([kind == group.type for kind in known.types])[same]
-    line = Ridge().fit(keys, shifts)
-    return {
-        "no change": np.zeros_like(mean),
-        "mean shift": mean,
-        "type shift": shifts[alike].mean(0) if alike.any() else mean,
-        "linear": line.predict(perturber.key(study, group)[None, :PREDICTORS])[0],
-    }
 
 
 def energy_distance(x: Float[Tensor, "n dim"], y: Float[Tensor, "m dim"]) -> Float[Tensor, ""]:

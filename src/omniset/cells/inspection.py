@@ -64,10 +64,10 @@ def _quantiles(values: Any) -> str:
     return ", ".join(f"{q:.0%} {v:,.0f}" for q, v in zip(QUANTILES, quantiles, strict=True)).replace("50%", "median")
 
 
-def _values(column: pd.Series, most: int = 5) -> str:
+def _values(column: pd.Series) -> str:
     """The most frequent ones."""
     names = [str(value) for value in column.value_counts().index]
-    return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
+    return ", ".join(names[:5]) + (f" and {len(names) - 5:,} more" if len(names) > 5 else "")
 
 
 def plan(cells: Cells, batch_key: str | None, genes: int) -> None:

@@ -48,15 +48,6 @@ LEAST = 1e-6  # noise of a gene, at least, relative to the mean variance of gene
 RIDGE = 1.0  # cells without offset, per cluster and batch
 
 
-def depth_normalised(counts: Values, library: PerCell) -> Values:
-    """log(1 + 10^4 c / library); 0 for a cell without counts.
-
-    Args:
-        library: Sum of all counts of each cell, also of genes that are no columns here.
-    """
-    return torch.log1p(counts / library[:, None].clamp(min=torch.finfo(counts.dtype).tiny) * SCALE)
-
-
 class CellEncoder(nn.Module):
     """Counts of a cell to its vector z.
 
@@ -102,7 +93,7 @@ class CellEncoder(nn.Module):
         """The vectors.
 
         Args:
-            library: See depth_normalised.
+            library: Sum of all counts of each cell, also of genes that are no columns here.
             table: What `table()` gave; None: made anew.
             measured: Genes that were; the others are filled in. None: all were.
         """
@@ -113,7 +104,7 @@ class CellEncoder(nn.Module):
 
     def values(self, counts: Values, library: PerCell, measured: Measured = None) -> Values:
         """How often each gene is in a cell's multiset; of genes that were not measured what is expected."""
-        values = depth_normalised(counts, library)
+        values = torch.log1p(counts / library[:, None].clamp(min=torch.finfo(counts.dtype).tiny) * SCALE)
         return values if measured is None else self.completion(values, measured)
 
     def sets(self, values: Values) -> SetBatch:
@@ -296,21 +287,13 @@ class CellModel(nn.Module):
 
 @dataclass
 class Axes:
-    """Principal axes of cells' values.
+    """Principal axes of cells' values."""
 
-    Attributes:
-        middle: (genes,) mean.
-        components: (number, genes) of length 1.
-        variances: (number,) of the cells along them.
-        rest: Mean variance along all other directions.
-        of_genes: (genes,) variance of each gene.
-    """
-
-    middle: Float[np.ndarray, " genes"]
-    components: Float[np.ndarray, "number genes"]
-    variances: Float[np.ndarray, " number"]
-    rest: float
-    of_genes: Float[np.ndarray, " genes"]
+    middle: Float[np.ndarray, " genes"]  # mean
+    components: Float[np.ndarray, "number genes"]  # each of length 1
+    variances: Float[np.ndarray, " number"]  # of the cells along them
+    rest: float  # mean variance along all other directions
+    of_genes: Float[np.ndarray, " genes"]  # variance of each gene
 
 
 def principal_axes(

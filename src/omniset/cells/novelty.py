@@ -119,10 +119,6 @@ def type_left_out(
 ) -> dict[str, Any] | None:
     """A type left out. None: there is nothing else to learn from, or to compare with.
 
-    A stated error for known types says nothing on how many cells of unknown ones are found, which depends on how near
-    to these the nearest known type is. So it is measured: a logistic regression learns from the reference without the
-    type, and its bound comes from cells kept back of all others.
-
     Args:
         code: Number of the type.
         values: Log-normalised genes of the reference without it.
@@ -140,9 +136,8 @@ def type_left_out(
     new = of_held == code
     if len(np.unique(y)) < 2 or new.all():
         return None
-    classifiers = Classifiers.learned(
-        values, np.zeros((len(values), 1), dtype=np.float32), y, types, seed
-    )  # vectors have no part
+    no_vectors = np.zeros((len(values), 1), dtype=np.float32)
+    classifiers = Classifiers.learned(values, no_vectors, y, types, seed)
     with torch.no_grad():
         calls = classifiers.genes(torch.from_numpy(held)).argmax(1).numpy()
     numbers = classifiers.strangeness(held, calls)

@@ -42,17 +42,13 @@ GROUP = ("perturbation", "type", "donor")
 
 @dataclass(frozen=True)
 class Group:
-    """One type of one donor under one perturbation.
-
-    Attributes:
-        control, treated: Rows of the cells; `treated` may be empty, where it is to be foretold.
-    """
+    """One type of one donor under one perturbation, as rows of the cells."""
 
     perturbation: str
     type: str
     donor: str
     control: Int[np.ndarray, " controls"]
-    treated: Int[np.ndarray, " treated"]
+    treated: Int[np.ndarray, " treated"]  # none, where it is to be foretold
 
     @property
     def name(self) -> str:
@@ -183,12 +179,14 @@ class Shifts:
         return shifts
 
     def __call__(self, group: Group, key: Key) -> PerGene:
-        """Args:
-        key: Mean of its untreated cells.
-        """
+        """Of a group whose untreated cells have their mean at `key`."""
+        allowed, alike = self._known(group)
+        return self._at(key, allowed, self.widths[0 if alike.any() else 1])
+
+    def _known(self, group: Group) -> tuple[Shaped[np.ndarray, " groups"], Shaped[np.ndarray, " groups"]]:
+        """Known groups of its perturbation; and of these those of its type."""
         allowed = np.array([p == group.perturbation for p in self.perturbations])
-        known = any(t == group.type for t, yes in zip(self.types, allowed, strict=True) if yes)
-        return self._at(key, allowed, self.widths[0 if known else 1])
+        return allowed, allowed & np.array([t == group.type for t in self.types])
 
     def _at(self, key: Key, allowed: Shaped[np.ndarray, " groups"], width: float) -> PerGene:
         if not allowed.any():
@@ -211,7 +209,7 @@ class Shifts:
         apart = np.linalg.norm(self.keys[:, None] - self.keys[None], axis=2)[np.triu_indices(len(self.keys), 1)]
         return max(float(np.median(apart)), 1e-6)
 
-    def left_out(self, groups: list[Group], number: int, new: bool) -> Shaped[np.ndarray, " groups"]:
+    def _left_out(self, groups: list[Group], number: int, new: bool) -> Shaped[np.ndarray, " groups"]:
         """Groups that foretell a known one as if its type, or else its donor, were new."""
         group = groups[number]
         if new:
@@ -223,11 +221,9 @@ class Shifts:
     def _width(self, groups: list[Group], new: bool) -> float:
         errors = np.zeros(len(WIDTHS))
         for number, group in enumerate(groups):
-            left = self.left_out(groups, number, new)
-            allowed = np.array([p == group.perturbation for p in self.perturbations]) & ~left
-            if not allowed.any() or not (
-                new or any(t == group.type for t, a in zip(self.types, allowed, strict=True) if a)
-            ):
+            left = self._left_out(groups, number, new)
+            allowed, alike = (some & ~left for some in self._known(group))
+            if not (allowed if new else alike).any():
                 continue
             for i, width in enumerate(WIDTHS):
                 error = np.square(self._at(self.keys[number], allowed, width) - self.values[number]).sum()

@@ -29,24 +29,15 @@ NEIGHBOURS = 15  # of UMAP
 
 @dataclass
 class Drawn:
-    """Cells that are drawn: all, or a sample in their order.
-
-    Attributes:
-        rows: Their numbers.
-        z: Their vectors.
-        seen: Whether they have counts of genes that the model knows.
-        library: Their sums of counts; None where counts are not known.
-        groups: Of each column drawn, the category of each cell; "" where it has none.
-        of: Number of all cells.
-    """
+    """Cells that are drawn: all, or a sample in their order."""
 
     rows: Int[np.ndarray, " drawn"]
     names: Shaped[np.ndarray, " drawn"]
     z: Float[np.ndarray, "drawn dim"]
-    seen: Bool[np.ndarray, " drawn"]
-    library: Float[np.ndarray, " drawn"] | None
-    groups: dict[str, np.ndarray] = field(default_factory=dict)
-    of: int = 0
+    seen: Bool[np.ndarray, " drawn"]  # whether they have counts of genes that the model knows
+    library: Float[np.ndarray, " drawn"] | None  # None: counts are not known
+    groups: dict[str, np.ndarray] = field(default_factory=dict)  # by column, the category of each cell, or ""
+    of: int = 0  # number of all cells
 
 
 def sampled(cells: int, seed: int, most: int | None = None) -> Int[np.ndarray, " drawn"]:

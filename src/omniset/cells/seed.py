@@ -363,7 +363,6 @@ def sentence(
         positives: Most expressed genes among the tasks.
         negatives: Most genes of count 0 among them.
         measured: Which genes the cell's source has; the others are neither drawn nor count as tasks. Default: all.
-
     """
     values = counts.astype(np.float64)
     measured = np.ones(len(values), dtype=bool) if measured is None else measured

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from omniset.cells.data import Cells
 from omniset.cells.metrics import LISI_NEIGHBOURS, lisi, neighbours
-from omniset.cells.model import SCALE, CellEncoder, CellModel, negative_binomial_loss, principal_axes
+from omniset.cells.model import CellEncoder, CellModel, negative_binomial_loss, principal_axes
+from omniset.cells.variable_genes import log_normalised
 from omniset.report.blocks import many
 from omniset.training.data import EpochSampler, Key
 from omniset.training.fit import TrainingModule
@@ -44,10 +45,8 @@ def start_from_axes(
     those of at most 20,000 of the cells, evenly spaced; what is left of the width is 0.
     """
     some = rows[np.unique(np.linspace(0, len(rows) - 1, min(len(rows), SAMPLE)).astype(np.int64))]
-    values = sp.csr_array(cells.take(some), dtype=np.float64)
+    values = log_normalised(cells.take(some), cells.library(some))
     measured = None if cells.measured.all() else cells.measured[cells.source_of[some]]
-    library = np.maximum(cells.library(some), np.finfo(np.float64).tiny)
-    values.data = np.log1p(values.data / np.repeat(library, np.diff(values.indptr)) * SCALE)
     places = principal_axes(values, measured, encoder.tokens.shape[1], seed)
     if places is None:
         return None
@@ -64,25 +63,15 @@ def start_from_axes(
 
 @dataclass
 class CellBatch:
-    """Cells to learn from.
-
-    Attributes:
-        counts: (B, G)
-        library: (B,) sums of all counts, also of genes that are not learned from.
-        where: Cell and gene of every count that is not 0.
-        hidden: (entries,) whether the encoder may not see it.
-        batch: (B,)
-        measured: (B, G); None: every gene in every cell.
-        types: (B,) -1 where not known; None: no cell is labelled.
-    """
+    """Cells to learn from."""
 
     counts: Float[Tensor, "cells genes"]
-    library: Float[Tensor, " cells"]
-    where: tuple[Int[Tensor, " entries"], Int[Tensor, " entries"]]
-    hidden: Bool[Tensor, " entries"]
+    library: Float[Tensor, " cells"]  # sums of all counts, also of genes that are not learned from
+    where: tuple[Int[Tensor, " entries"], Int[Tensor, " entries"]]  # cell and gene of every count that is not 0
+    hidden: Bool[Tensor, " entries"]  # whether the encoder may not see it
     batch: Int[Tensor, " cells"]
-    measured: Bool[Tensor, "cells genes"] | None
-    types: Int[Tensor, " cells"] | None = None
+    measured: Bool[Tensor, "cells genes"] | None  # None: every gene in every cell
+    types: Int[Tensor, " cells"] | None = None  # -1 where not known; None: no cell is labelled
 
     @property
     def seen(self) -> Float[Tensor, "cells genes"]:

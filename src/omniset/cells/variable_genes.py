@@ -19,17 +19,11 @@ TOGETHER = 512  # cells read at a time
 
 @dataclass
 class Moments:
-    """Sums over the cells of a batch of their normalised counts, 10^4 count / total of the cell.
+    """Sums over the cells of a batch of their normalised counts, 10^4 count / total of the cell."""
 
-    Attributes:
-        cells: How many.
-        sums: (genes,)
-        squares: (genes,) of squares.
-    """
-
-    cells: int
+    cells: int  # how many
     sums: Float[np.ndarray, " genes"]
-    squares: Float[np.ndarray, " genes"]
+    squares: Float[np.ndarray, " genes"]  # sums of squares
 
     @classmethod
     def none(cls, genes: int) -> Moments:

@@ -66,8 +66,8 @@ def fit(
         label: Column of obs with the types of some or all cells, which vectors are taught to tell apart too. Cells
             without one teach as ever. null: no labels are used.
         out: Folder for the model and its report.
-        gene_vectors: Vectors of genes, such as ESM2's or gene2vec's, for architecture "seed": a .pt, .safetensors, .npz
-            or .npy file, or text with a gene per line.
+        gene_vectors: Vectors of genes, such as ESM2's or gene2vec's, for architecture "seed": a .pt file, or text with
+            a gene per line.
         aliases: Table of two columns, alias and name, for genes that are spelled otherwise than the vectors, or than in
             start_from.
         start_from: Folder of a fitted model to learn on from: with its genes and its weights. Sizes must be the same.
@@ -506,7 +506,7 @@ def _opened(files: list[str], options: dict[str, Any], out: Path | None = None) 
 def _load(folder: Path, options: dict[str, Any]) -> Any:
     from omniset.cells.embedder import CellEmbedder
 
-    embedder = CellEmbedder.load(folder).set_params(**given(Computing, options))
+    embedder = CellEmbedder.load(folder, **given(Computing, options))
     embedder.check_arguments()
     return embedder
 
