@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from genome_oracle import EVERY, FRAME, fit_split, some_counts, some_frame
+from genome_oracle import EVERY, FRAME, fit_split, some_counts, some_frame, suite_of
 
 from omniset.genomes import calibration, evaluate, training
 from omniset.genomes.calibration import LEVELS
@@ -19,6 +19,17 @@ def _quickly():
         for options in training.TRAINING.values():
             patch.setitem(options, "epochs", 1)
         yield
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+@pytest.fixture(scope="session")
+def suite():
+    """All methods, with random weights."""
+    return suite_of()
 
 
 @pytest.fixture(scope="session")

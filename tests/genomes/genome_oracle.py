@@ -2,20 +2,19 @@
 plain loops over one genome and one family at a time.
 """
 
-import bz2
 import contextlib
 import functools
 import gzip
-import lzma
 
 import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 import torch
 
-from omniset.genomes import GenomeCompleter, GenomeTable
+from omniset.genomes import Completion, GenomeCompleter, GenomeTable
+from omniset.genomes.calibration import GRID, Level
 from omniset.genomes.noise import LEAST_FOREIGN, LEAST_MISSED, NoiseModel, Observed
-from omniset.genomes.training import UNTRAINED, Clades, Suite
+from omniset.genomes.training import UNTRAINED, Clades, Genomes, Suite
 
 TRAINED = ("evidence", "seed", "pca", "autoencoder")
 FAMILIES = 41  # a prime that is no other size, so that the families' axis of a tensor is known by it
@@ -70,6 +69,16 @@ def suite_of(names=TRAINED, counts=None, references=None, seed=0, random=True, d
             for parameter in suite.parameters():
                 parameter += torch.randn_like(parameter) * 0.3
     return suite.eval()
+
+
+def genomes_of(itself=None, *, number=29, clades=7, kept=1, references=None):
+    """Genomes of which the last clades are kept back."""
+    groups = np.arange(number) % clades
+    codes = np.stack([groups // 2, groups, np.arange(number)], 1)
+    train, validation = np.flatnonzero(groups < clades - kept), np.flatnonzero(groups >= clades - kept)
+    references = train if references is None else references
+    counts = sp.csr_array(some_counts(number, clades=clades))
+    return Genomes(counts, Clades(codes), train, validation, references, itself)
 
 
 def noise_of(counts):
@@ -147,19 +156,34 @@ def neighbours(seen, references, allowed, prevalence, k=15):
     return np.array([(sum(references[r][v] > 0 for r in near) + p) / (len(near) + 1) for v, p in enumerate(prevalence)])
 
 
-def likeliest(evidence, references, allowed, prevalence, k=15):
-    """Share of the k of the greatest likelihood that have each family, weights falling to 0 at the 16th."""
-    scores = sorted(
-        ((evidence[np.asarray(references[r]) > 0].sum(), r) for r in range(len(references)) if allowed[r]), reverse=True
-    )
-    if not scores:
-        return np.array(prevalence)
+def nearest_by(evidence, references, allowed, k=15):
+    """(weight, place) of the k of the greatest likelihood, weights falling to 0 at the next; and how many they are."""
+    scores = sorted(((evidence @ references[r], r) for r in range(len(references)) if allowed[r]), reverse=True)
     scale = max(scores[0][0] - scores[: k + 1][-1][0], 1e-6)
-    weights = [(1 - ((scores[0][0] - s) / scale) ** 2, r) for s, r in scores[:k]]
+    weights = [(1 - ((scores[0][0] - score) / scale) ** 2, r) for score, r in scores[:k]]
     total = sum(w for w, _ in weights)
-    number = total**2 / sum(w**2 for w, _ in weights)
-    share = sum(w / total * (np.asarray(references[r]) > 0) for w, r in weights)
-    return (number * share + prevalence) / (number + 1)
+    return [(w / total, r) for w, r in weights], total**2 / sum(w**2 for w, _ in weights)
+
+
+def likeliest(evidence, references, allowed, prevalence):
+    """Share of the nearest by likelihood that have each family, the prevalence one more."""
+    if not any(allowed):
+        return np.array(prevalence)
+    references = np.asarray(references) > 0
+    weights, number = nearest_by(evidence, references, allowed)
+    return (number * sum(w * references[r] for w, r in weights) + prevalence) / (number + 1)
+
+
+def imputed(noise, evidence, references, complete, own):
+    """Probability that reference `own` has each family, out of what others have, each counting as much as it would show
+    the family by how complete it is.
+    """
+    prevalence, references = noise.prevalence.numpy(), np.asarray(references) > 0
+    shown = 1 - (1 - complete)[:, None] ** np.arange(1, 11) @ noise.copies.numpy()
+    weights, number = nearest_by(evidence, references, np.arange(len(references)) != own)
+    have, could = (sum(w * of[r] for w, r in weights) for of in (references, shown))
+    share = (number * np.minimum(have / could, 1) + prevalence) / (number + 1)
+    return 1 / (1 + np.exp(-(logit(share) + evidence)))
 
 
 def kernel(evidence, references, allowed, prevalence, sharp):
@@ -194,13 +218,28 @@ def unknown_quality(observed):
     return Observed(observed.counts, nan, nan, observed.excluded)
 
 
-PACK = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress, "": bytes}
+def content(genomes):
+    return [(g.name, dict(zip(g.families, g.counts.tolist(), strict=True))) for g in genomes]
 
 
 def write(path, text):
-    packed = next(end for end in PACK if path.name.endswith(end))
-    path.write_bytes(PACK[packed](text.encode() if isinstance(text, str) else text))
+    """A file, compressed as its name says."""
+    path.parent.mkdir(exist_ok=True)
+    data = text.encode() if isinstance(text, str) else text
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
     return path
+
+
+def completion(name, observed, call, probability=None, **changes):
+    """By hand: p is 0.9 where it is called, else 0.1."""
+    observed, call = np.array(observed, dtype=bool), np.array(call, dtype=bool)
+    p = np.where(call, 0.9, 0.1) if probability is None else np.array(probability)
+    given = {
+        **{"unknown": {}, "completeness": 70.0, "contamination": 2.0, "given": True},
+        **{"expected": float(p.sum()), "low": 1.0, "high": 4.0},
+        **{"novelty": 0.25, "nearest": "R1", "far": False, "warnings": []},
+    }
+    return Completion(name, observed.astype(np.int64), np.log(p / (1 - p)), call, **(given | changes))
 
 
 # ---------------------------------------------------------------------- a small completer
@@ -218,7 +257,7 @@ def table(frame=FRAME):
 
 def fit_split(frame=FRAME, also=(), architecture="evidence", refit=True, far=False, **options):
     """far: Some genomes may be far from the references; else none is."""
-    found = table(frame)
+    found = frame if isinstance(frame, GenomeTable) else table(frame)
     clades = Clades.of_taxonomy(TAXONOMY, found.names, "family")
     model = GenomeCompleter(architecture, **(SMALL | options))
     model.fit_split(found, TAXONOMY, clades, *SPLIT, also=also, refit=refit)
@@ -230,6 +269,19 @@ def without_limit(model):
     for level in (*model.levels_, *model.accessory_levels_):
         level.novelty = 1.0
     return model
+
+
+def same_weights(one, other, without=()):
+    """All of the first, to the bit, but those whose names end so."""
+    one, other = one.network_.state_dict(), other.network_.state_dict()
+    return all(torch.equal(value, other[name]) for name, value in one.items() if not name.endswith(tuple(without)))
+
+
+def level(c=70.0, q=5.0, added=None, removed=None, **others):
+    """What validation says at one level of noise, by hand."""
+    nothing = [None] * len(GRID)
+    values = {"below": 2.0, "above": 3.0, "novelty": 0.5, "ece": 0.01, "bins": [(3, 0.05, 0.1)] * 10}
+    return Level(c, q, added or nothing, removed or nothing, **(values | others))
 
 
 @contextlib.contextmanager

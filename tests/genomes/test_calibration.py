@@ -1,16 +1,17 @@
 """What is learned from degraded validation genomes, against plain loops."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from genome_oracle import corrected, rates, some_counts, suite_of
+from genome_oracle import corrected, genomes_of, level, rates, some_counts, suite_of
 from scipy import stats
 
 from omniset.genomes import calibration
-from omniset.genomes.calibration import GRID, LEVELS, Level, at_quality, reliability, to_json
+from omniset.genomes.calibration import GRID, LEVELS, at_quality, reliability, to_json
 from omniset.genomes.noise import LOSSES, lose_runs
 from omniset.genomes.training import ERROR, Clades, Genomes, apply_all, degraded
 
@@ -18,35 +19,15 @@ SIGMAS = 4.5
 SOME_LEVELS = [(90.0, 0.0), (40.0, 60.0)]
 
 
-@pytest.fixture
-def rng():
-    return np.random.default_rng(0)
-
-
 @pytest.fixture(scope="module")
 def genomes():
-    groups = np.arange(29) % 7
-    codes = np.stack([groups // 2, groups, np.arange(29)], 1)
-    train, validation = np.flatnonzero(groups < 4), np.flatnonzero(groups >= 4)
-    return Genomes(sp.csr_array(some_counts()), Clades(codes), train, validation, np.arange(23))
+    return genomes_of(kept=3, references=np.arange(23))
 
 
 @pytest.fixture(scope="module")
 def methods():
     suite = suite_of(["pca"], double=False)  # which says anything
     return {name: suite[name] for name in ("pca", "knn", "prevalence-bayes", "as-is")}
-
-
-def level(c=70.0, q=5.0, added=None, removed=None, **others):
-    nothing = [None] * len(GRID)
-    values = {
-        "below": 2.0,
-        "above": 3.0,
-        "novelty": 0.5,
-        "ece": 0.01,
-        "bins": [(3, 0.05, 0.1)] * 10,
-    }
-    return Level(c, q, added or nothing, removed or nothing, **(values | others))
 
 
 # ---------------------------------------------------------------------- degraded genomes
@@ -84,17 +65,16 @@ def test_what_is_told_of_degraded_genomes(genomes):
             assert 0.5 * off <= (told - true).abs().max() <= off + 1e-7
     _, *quality = everything(genomes, rows, (70.0, 10.0), "unknown", 0)
     assert all(told.isnan().all() for told in quality)
+    _, completeness, contamination = everything(genomes, rows, (100.0, 0.0), "estimated", 0)
+    assert completeness.max() <= 1
+    assert contamination.min() >= 0
 
 
-def test_levels_are_of_copies(genomes):
-    counts = genomes.counts.toarray()
-    rows = np.arange(29)
-    kept, brought = [], []
-    for seed in range(8):
-        kept.append(everything(genomes, rows, (70.0, 0.0), "known", seed)[0].numpy())
-        brought.append(everything(genomes, rows, (100.0, 10.0), "known", seed)[0].numpy() - counts)
+def test_contamination_is_of_copies(genomes):
+    """Completeness: see `test_rare_families_are_lost_more_often`."""
+    counts, rows = genomes.counts.toarray(), np.arange(29)
+    brought = [everything(genomes, rows, (100.0, 10.0), "known", seed)[0].numpy() - counts for seed in range(8)]
     total = counts.sum() * 8
-    assert abs(np.sum(kept) / total - 0.7) < SIGMAS * math.sqrt(0.21 / total)
     assert np.min(brought) == 0
     assert abs(np.sum(brought) / total - 0.1) < SIGMAS * math.sqrt(0.1 / total)
     assert (everything(genomes, rows, (100.0, 0.0), "known", 0)[0].numpy() == counts).all()
@@ -111,7 +91,6 @@ def test_all_methods_see_the_same(genomes, methods):
         assert (noisy.observed == batch.present.numpy()).all()
         with torch.no_grad():
             assert np.array_equal(noisy.log_odds, methods[name](batch).numpy())
-        assert np.allclose(noisy.probability, 1 / (1 + np.exp(-noisy.log_odds)))
         for i in range(len(rows)):
             missed, _ = rates(some_counts(), float(batch.completeness[i]), float(batch.contamination[i]))
             near = max(corrected(batch.counts[i].numpy(), r, missed) for r in some_counts()[:23])
@@ -136,13 +115,9 @@ def test_reliability_by_hand(rng):
 
 
 def test_reliability_at_its_bounds():
-    assert reliability(np.full((3, 5), 0.25), np.tile([True, False, False, False, False], (3, 1)))[0] == pytest.approx(
-        0.05
-    )
+    assert reliability(np.full((3, 5), 0.25), np.tile([True, *[False] * 4], (3, 1)))[0] == pytest.approx(0.05)
     ece, bins = reliability(np.ones((2, 3)), np.ones((2, 3), dtype=bool))
-    assert ece == 0
-    assert bins[9] == (6, 1.0, 1.0)
-    assert bins[0] == (0, 0.0, 0.0)  # nothing is there
+    assert (ece, bins[9], bins[0]) == (0, (6, 1.0, 1.0), (0, 0.0, 0.0))  # of the last nothing is there
     assert reliability(np.zeros((0, 3)), np.zeros((0, 3), dtype=bool))[0] == 0
 
 
@@ -153,12 +128,7 @@ def precision_by_hand(probability, right, possible, groups):
         made, correct, number = [], [], 0
         for clade in sorted(set(groups)):
             rows = [i for i, g in enumerate(groups) if g == clade]
-            pairs = [
-                (i, v)
-                for i in rows
-                for v in range(probability.shape[1])
-                if possible[i, v] and probability[i, v] >= bound
-            ]
+            pairs = [(i, v) for i in rows for v in np.flatnonzero(possible[i] & (probability[i] >= bound))]
             number += len(pairs)
             made.append(len(pairs) / len(rows))
             correct.append(sum(right[p] for p in pairs) / len(rows))
@@ -171,17 +141,19 @@ def precision_by_hand(probability, right, possible, groups):
     return bounds
 
 
+def assert_near(bounds, expected, rel=1e-6):
+    assert [f is None for f in bounds] == [e is None for e in expected]
+    assert [f for f in bounds if f is not None] == pytest.approx([e for e in expected if e is not None], rel=rel)
+
+
 def test_precision_by_hand(rng):
     p = np.concatenate([rng.random(400), GRID, rng.uniform(0.9, 1, 200 - len(GRID))]).reshape(12, 50)
     right, possible = rng.random(p.shape) < p, rng.random(p.shape) < 0.7
     groups = np.array([4, 4, 4, 1, 1, 7, 7, 7, 7, 2, 2, 2])
     bounds, expected = (f(p, right, possible, groups) for f in (calibration.precision_bounds, precision_by_hand))
-    assert [f is None for f in bounds] == [e is None for e in expected]
+    assert_near(bounds, expected)
     assert 0 < sum(f is None for f in bounds) < len(GRID)
-    assert [f for f in bounds if f is not None] == pytest.approx([e for e in expected if e is not None])
-    alone = calibration.precision_bounds(
-        p, right, possible, np.zeros(12, dtype=int)
-    )  # of one clade, genomes are what varies
+    alone = calibration.precision_bounds(p, right, possible, np.zeros(12, int))  # genomes are what varies
     assert alone[0] == pytest.approx(precision_by_hand(p, right, possible, np.arange(12))[0])
     nothing = np.zeros((3, 5))
     assert calibration.precision_bounds(nothing, nothing > 0, nothing > 0, np.arange(3)) == [None] * len(GRID)
@@ -239,9 +211,6 @@ def test_what_validation_says_between_levels():
     assert at_quality(few, 70.0, 1.0) is few[1]
 
 
-# ---------------------------------------------------------------------- calibration
-
-
 def calibrate(methods, genomes, seed, levels=SOME_LEVELS):
     """Of the first method; another one may have the references."""
     method, *others = methods.values()
@@ -253,6 +222,13 @@ def calibrate(methods, genomes, seed, levels=SOME_LEVELS):
 @pytest.fixture(scope="module")
 def calibrated(genomes, methods):
     return calibrate(methods, genomes, 4)
+
+
+def off_by_hand(truth, probability):
+    """How many standard deviations sizes lie below what is expected, and above it, at most in 97.5 %."""
+    p = probability
+    off = [(t.sum() - s.sum()) / np.sqrt((s * (1 - s)).sum()) for t, s in zip(truth, p, strict=True)]
+    return max(-np.quantile(off, 0.025), 1.96), max(np.quantile(off, 0.975), 1.96)
 
 
 def test_calibration_by_hand(genomes, methods, calibrated):
@@ -267,27 +243,11 @@ def test_calibration_by_hand(genomes, methods, calibrated):
             (one.added, p, main.truth, ~main.observed),
             (one.removed, 1 - p, ~main.truth, main.observed),
         ):
-            expected = precision_by_hand(said, right, possible, groups)
-            assert [f is None for f in bounds] == [e is None for e in expected]
-            assert [f for f in bounds if f is not None] == pytest.approx(
-                [e for e in expected if e is not None], rel=1e-4
-            )
-        sides = {"below": [1.96], "above": [1.96]}
-        for lost in LOSSES:
-            other = apply_all(
-                {"it": methods["pca"]},
-                genomes,
-                rows,
-                SOME_LEVELS[number],
-                "estimated",
-                4000 + number,
-                lost=lost,
-            )["it"]
-            q = other.probability.astype(np.float64)
-            off = [(t.sum() - s.sum()) / np.sqrt((s * (1 - s)).sum()) for t, s in zip(other.truth, q, strict=True)]
-            sides["above"].append(np.quantile(off, 0.975))
-            sides["below"].append(-np.quantile(off, 0.025))
-        assert (one.below, one.above) == pytest.approx((max(sides["below"]), max(sides["above"])), rel=1e-4)
+            assert_near(bounds, precision_by_hand(said, right, possible, groups), rel=1e-4)
+        at = SOME_LEVELS[number], "estimated", 4000 + number
+        ways = [apply_all({"it": methods["pca"]}, genomes, rows, *at, lost=lost)["it"] for lost in LOSSES]
+        sides = np.max([off_by_hand(way.truth, way.probability.astype(np.float64)) for way in ways], 0)
+        assert (one.below, one.above) == pytest.approx(tuple(sides), rel=1e-4)
         assert one.novelty == pytest.approx(np.quantile(main.novelty, 0.95))
         assert one.ece == pytest.approx(reliability(p, main.truth)[0], rel=1e-4)
     assert all(calibrated[1].added[:5])
@@ -309,24 +269,18 @@ def test_calibration_where_rare_families_are_known_to_be_lost_more_often(genomes
         p = 1 / (1 + np.exp(-odds.double().numpy()))
         assert np.allclose(noisy.shifted.probability, p, atol=1e-6)
         assert not np.allclose(noisy.probability, p, atol=1e-3)
-        away = (noisy.truth.sum(1) - p.sum(1)) / np.sqrt((p * (1 - p)).sum(1))
-        off.append([max(np.quantile(side, 0.975), 1.96) for side in (-away, away)])
+        off.append(off_by_hand(noisy.truth, p))
         if lost == "accessory":
             bounds = precision_by_hand(p, noisy.truth, ~noisy.observed, genomes.clades.groups[rows])
-            assert [b for b in one.added if b is not None] == pytest.approx(
-                [b for b in bounds if b is not None], rel=1e-4
-            )
+            assert_near(one.added, bounds, rel=1e-4)
     assert (one.below, one.above) == pytest.approx(tuple(np.max(off, 0)), rel=1e-4)
 
 
 def test_calibration_repeats_and_is_of_the_validation_genomes(genomes, methods, calibrated):
+    assert to_json(calibrate(methods, genomes, 4)) == to_json(calibrated)
     other = genomes.counts.toarray()
-    again = calibrate(methods, genomes, 4)
-    assert to_json(again) == to_json(calibrated)
     other[genomes.validation] = some_counts(29, seed=9)[genomes.validation]
-    changed = Genomes(sp.csr_array(other), genomes.clades, genomes.train, genomes.validation, genomes.references)
-    found = calibrate(methods, changed, 4, levels=SOME_LEVELS)
-    assert found[0].ece != calibrated[0].ece
+    assert calibrate(methods, replace(genomes, counts=sp.csr_array(other)), 4)[0].ece != calibrated[0].ece
 
 
 def test_intervals_are_of_sizes_that_vary_together(monkeypatch):
@@ -344,17 +298,17 @@ def test_intervals_are_of_sizes_that_vary_together(monkeypatch):
 def test_rare_families_are_lost_more_often(genomes):
     """Runs and single copies are lost as often as completeness says; rare families more often, core ones as often."""
     rows, counts, prevalence = np.arange(29), genomes.counts.toarray(), genomes.prevalence
-    kept = dict.fromkeys(LOSSES, 0)
-    for seed in range(30):
+    kept, draws = dict.fromkeys(LOSSES, 0), 12
+    for seed in range(draws):
         for lost in LOSSES:
             batches = degraded(genomes, rows, (70.0, 0.0), "known", seed, lost)
             kept[lost] = kept[lost] + np.concatenate([observed.counts.numpy() for _, observed, _ in batches])
-    core, total = prevalence >= 0.95, 30 * counts.sum()
+    core, total = prevalence >= 0.95, draws * counts.sum()
     assert kept["islands"][:, ~core].sum() < 0.95 * kept["copies"][:, ~core].sum()
     for lost in ("copies", "runs"):
         assert abs(kept[lost].sum() / total - 0.7) < SIGMAS * math.sqrt(0.21 * 20 / total)
     for some, share in ((core, 1.0), (~core, 0.65 + 0.35 * prevalence[~core] / 0.95)):
-        expected = (0.7 * counts[:, some] * share).sum() * 30
+        expected = (0.7 * counts[:, some] * share).sum() * draws
         assert abs(kept["accessory"][:, some].sum() - expected) < SIGMAS * math.sqrt(expected)
     assert kept["accessory"][:, ~core].sum() < 0.9 * kept["copies"][:, ~core].sum()
 

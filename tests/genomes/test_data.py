@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import scipy.sparse as sp
-from genome_oracle import PACK, write
+from genome_oracle import content, write
 
 from omniset.genomes.data import GenomeFile, GenomeTable, read_table
 from omniset.genomes.formats import kind_of_identifier, normalise
@@ -17,10 +17,6 @@ from omniset.genomes.readers import Genome
 
 TINY = "genome\tCOG0001\tCOG0002\nA\t2\t0\nB\t0\t1\n"
 TINY_CONTENT = [("A", {"COG0001": 2}), ("B", {"COG0002": 1})]
-
-
-def content(genomes):
-    return [(g.name, dict(zip(g.families, g.counts.tolist(), strict=True))) for g in genomes]
 
 
 @pytest.fixture
@@ -38,12 +34,6 @@ def expected(frame):
     return {g: {f: int(n) for f, n in row.items() if n} for g, row in frame.iterrows()}
 
 
-# ---------------------------------------------------------------------- plain digits
-
-
-# ---------------------------------------------------------------------- reading tables
-
-
 def long_lines(frame):
     rows = [f"{g}\t{f}\t{frame.loc[g, f]}" for g in frame.index for f in frame.columns]
     return "genome\tfamily\tcount\n" + "\n".join(rows) + "\n"
@@ -55,9 +45,7 @@ WRITERS = {
     "semicolons": lambda f, p: f.to_csv(p, sep=";"),
     "pandas index": lambda f, p: f.to_csv(p, sep="\t"),
     "quoted": lambda f, p: f.to_csv(p, quoting=1),
-    "R row names": lambda f, p: p.write_text(
-        "\t".join(f.columns) + "\n" + f.to_csv(sep="\t", header=False, lineterminator="\n")
-    ),
+    "R row names": lambda f, p: p.write_text("\t".join(f.columns) + "\n" + f.to_csv(sep="\t", header=False)),
     "floats": lambda f, p: f.astype(float).to_csv(p, sep="\t"),
     "CRLF and blank lines": lambda f, p: p.write_bytes(
         b"\xef\xbb\xbf" + f.to_csv(sep="\t", lineterminator="\r\n\r\n").encode()
@@ -96,18 +84,6 @@ def test_every_table_gives_the_same_genomes(kind, block, made, tmp_path, monkeyp
     ways = {"transposed": "families-by-genomes", "long": "long"}
     assert file.format == next((way for word, way in ways.items() if word in kind), "genomes-by-families")
     assert ("empty cells were read as 0" in "".join(file.warnings)) == ("absent" in kind or "missing" in kind)
-
-
-@pytest.mark.parametrize("packed", PACK)
-def test_compressed_tables(packed, made, tmp_path):
-    text = made.to_csv(sep="\t")
-    whole = write(tmp_path / f"t.tsv{packed}", text)
-    assert dict(content(GenomeFile(whole))) == expected(made)
-    if packed:
-        cut = tmp_path / f"cut.tsv{packed}"
-        cut.write_bytes(whole.read_bytes()[:-20])
-        with pytest.raises(ValueError, match=f"cut.tsv{packed}: is cut off"):
-            list(GenomeFile(cut))
 
 
 def test_a_stream_holds_a_block_at_a_time(tmp_path, monkeypatch):
@@ -174,9 +150,7 @@ def test_known_families_tell_the_way_round(tmp_path):
         assert content(file) == want
         assert file.warnings == []
     assert content(GenomeFile(path, format="families-by-genomes")) == turned
-    with pytest.raises(
-        ValueError, match="t.tsv: was said to be genomes-by-families, but its families are in its first"
-    ):
+    with pytest.raises(ValueError, match=r"t.tsv: was said to be genomes-by-families, but its families are in its f"):
         GenomeFile(path, format="genomes-by-families", known={"eggs"})
     with pytest.raises(ValueError, match="has families .known to the model. in its header and in its first column"):
         GenomeFile(path, known={"foo", "bar", "spam", "eggs"})
@@ -241,64 +215,44 @@ def test_kinds_and_spelling_of_identifiers():
 
 # ---------------------------------------------------------------------- bad tables
 
+OTU = "# Constructed from biom file\n#OTU ID\tS1\tS2\nCOG0001\t1.0\t0.0\nCOG0002\t0.0\t2.0\n"
+LONG = "genome\tfamily\tcount\nA\tx\t1\n"
 BAD = {
     "negative": (TINY.replace("\t2", "\t-2"), "line 2: column 'COG0001' is '-2', it must be a whole number from 0"),
     "fraction": (TINY.replace("\t2", "\t0.5"), "line 2: column 'COG0001' is '0.5', it must be a whole number"),
     "word": (TINY.replace("\t2", "\tmany"), "line 2: column 'COG0001' is 'many', it must be a whole number"),
-    "infinite": (TINY.replace("\t2", "\tinf"), "line 2: column 'COG0001' is 'inf'"),
     "large": (TINY.replace("\t2", "\t3000000000"), "line 2: column 'COG0001' is '3e+09'"),
-    "hexadecimal": (TINY.replace("\t2", "\t0x2"), "line 2: column 'COG0001' is '0x2'"),
-    "empty beside 0": (
-        TINY.replace("\t2", "\t"),
-        "line 2, column 'COG0001' is empty where line 2, column 'COG0002' is 0: write 0",
-    ),
+    "empty beside 0": (TINY.replace("\t2", "\t"), "column 'COG0001' is empty where line 2, column 'COG0002' is 0: wri"),
     "empty in the last line": (TINY + "C\t1\tNA\n", "line 4, column 'COG0002' is empty where line 2, column 'COG0002'"),
     "genome twice": (TINY + "A\t1\t1\n", "line 4: genome 'A' is there twice (first at line 2)"),
     "genome without a name": (TINY + "\t1\t1\n", "line 4: column 'genome' is empty"),
     "family twice": (TINY.replace("COG0002", "COG0001"), "family 'COG0001' is there twice"),
-    "family without a name": (
-        TINY.replace("COG0002", " "),
-        "line 1: column 3 has no name, each family needs one: does the line end with a separator?",
-    ),
+    "family without a name": (TINY.replace("COG0002", " "), "column 3 has no name, each family needs one: does the li"),
+    "family within without one": (TINY.replace("COG0001", ""), "line 1: column 2 has no name, each family needs one"),
     "no header": ("A\t1\t1\nB\t1\t2\n", "family '1' is there twice: is there a header?"),
     "too few fields": (TINY + "C\t1\n", "line 4: has 2 fields, the header has 3: is the file cut off?"),
     "too many fields": (TINY + "C\t1\t1\t1\n", "line 4: has 4 fields, the header has 3"),
     "a field of one row in another": (TINY + "C\t1\nD\t1\t1\t1\n", "line 4: has 2 fields, the header has 3"),
-    "trailing tabs": (TINY.replace("\n", "\t\n").replace("2\t\n", "2\n", 1), "has 4 fields, the header has 3"),
-    "empty": ("", "is empty"),
-    "commented header only": ("#genome\tCOG0001\n", "has no genomes"),
+    "comment below the header": (TINY + "# two\n", "line 4: has 1 fields, the header has 3: comments may stand"),
     "header only": ("genome\tCOG0001\n", "has no genomes: there are no rows below its header"),
-    "one column": (
-        "genome\nA\nB\n",
-        "is of no known format: its columns are 'genome'. What can be read: genomes-by-families, fam",
-    ),
+    "no column of genomes": ("K00001\tK00002\n1\t0\n0\t1\n", "line 1: all columns are families: the first, 'K00001'"),
+    "one column": ("genome\nA\nB\n", "is of no known format: its columns are 'genome'. What can be read: genomes-by"),
     "words only": ("name\tcolour\nA\tred\nB\tblue\n", "is of no known format: its columns are 'name', 'colour'"),
-    "long names": (
-        "\t".join(["x" * 99] * 20) + "\nA" + "\tb" * 19 + "\n",
-        "xxx...' and 16 more. What can be read: genomes",
-    ),
-    "Roary's csv": (
-        "Gene,Non-unique Gene name,Annotation,No. isolates,x\nlacZ,,b,1,x_1\n",
-        "give the file gene_presence_absence.Rtab",
-    ),
+    "long names": ("\t".join(["x" * 99] * 20) + "\nA" + "\tb" * 19 + "\n", "xxx...' and 16 more. What can be read"),
+    "Roary's csv": ("Gene,Non-unique Gene name,Annotation\nlacZ,,b\n", "give the file gene_presence_absence.Rtab"),
     "counts of letters": ("LETTER\tCOUNT\tGROUP\nJ\t3\tI\n", "give COGclassifier's cog_classify.tsv"),
-    "long, apart": (
-        "genome\tfamily\nA\tx\nB\tx\nA\ty\n",
-        "line 4: genome 'A' again, after other genomes (it began at line 2)",
-    ),
-    "long, count": ("genome\tfamily\tcount\nA\tx\t1.5\n", "line 2: column 'count' is '1.5', it must be a whole number"),
-    "long, no count": ("genome\tfamily\tcount\nA\tx\t\n", "line 2: column 'count' is empty, it must be a whole number"),
-    "long, family": ("genome\tfamily\nA\tx\nA\t\n", "line 3: column 'family' is empty"),
-    "long, genome": ("genome\tfamily\nA\tx\n\tx\n", "line 3: column 'genome' is empty"),
+    "long, apart": (LONG + "B\tx\t1\nA\ty\t1\n", "line 4: genome 'A' again, after other genomes (it began at line 2)"),
+    "long, count": (LONG.replace("1", "1.5"), "line 2: column 'count' is '1.5', it must be a whole number"),
+    "long, no count": (LONG.replace("1", ""), "line 2: column 'count' is empty, it must be a whole number"),
+    "long, family": (LONG + "A\t\t1\n", "line 3: column 'family' is empty"),
+    "long, genome": (LONG + "\tx\t1\n", "line 3: column 'genome' is empty"),
     "transposed, genome twice": ("family\tA\tA\nCOG0001\t1\t1\n", "genome 'A' is there twice"),
-    "transposed, family twice": (
-        "family\tA\tB\nCOG0001\t1\t1\nCOG0001\t1\t1\n",
-        "line 3: 'COG0001' is there twice (first at line 2)",
-    ),
-    "transposed, value": (
-        "family\tA\tB\nCOG0001\t1\t-1\n",
-        "line 2: column 'B' is '-1', it must be a whole number from 0",
-    ),
+    "transposed, family twice": (OTU.replace("COG0002", "COG0001"), "'COG0001' is there twice (first at line 3)"),
+    "decimal commas": (TINY.replace("\t2", "\t2,0"), "(of 'A'). Write numbers without a separator of thousands and"),
+    **{
+        f"OTU table, {cell}": (OTU.replace("2.0", cell), f"line 4: column 'S2' is '{cell}', it must be a whole number")
+        for cell in ("1_000", "1,000", "1 000", "-1", "inf", "-inf", "0x10", "1d3", "\u0663", "2.0.0")
+    },
 }
 
 
@@ -315,59 +269,13 @@ def test_bad_tables_are_named(kind, tmp_path):
 
 @pytest.mark.parametrize(
     "said",
-    [
-        "[1]",
-        '{"index_columns": null}',
-        '{"index_columns": [null, [], "no"]}',
-        b"\xff",
-        "no JSON",
-        "[" * 200_000,
-        "1",
-        "",
-    ],
+    ["[1]", '{"index_columns": null}', '{"index_columns": [null, [], "no"]}', b"\xff", "no JSON", "[" * 200_000, ""],
 )
 def test_what_pandas_wrote_is_a_hint_only(said, made, tmp_path):
     table = pa.Table.from_pandas(made.reset_index(names="genome"), preserve_index=False)
     pq.write_table(table.replace_schema_metadata({"pandas": said}), tmp_path / "t.parquet")
     pq.write_table(table.replace_schema_metadata(), tmp_path / "plain.parquet")
     assert content(GenomeFile(tmp_path / "t.parquet")) == content(GenomeFile(tmp_path / "plain.parquet"))
-
-
-OTU = "# Constructed from biom file\n#OTU ID\tS1\tS2\nCOG0001\t1.0\t0.0\nCOG0002\t0.0\t2.0\n"
-BAD |= {
-    **{
-        f"OTU table, {cell}": (OTU.replace("2.0", cell), f"line 4: column 'S2' is '{cell}', it must be a whole number")
-        for cell in ("1_000", "1,000", "1 000", "2,0", "inf", "-inf", "0x10", "1d3", "\u0663", "2.0.0")
-    },
-    "OTU table, nan": (OTU.replace("2.0", "nan"), "line 4, column 'S2' is empty where line 3, column 'S2' is 0"),
-    "OTU table, family without a name": (OTU.replace("COG0002", " "), "line 4: column 'OTU ID' is empty: each row"),
-    "OTU table, header of another length": (
-        OTU.replace("S2", "S2\t"),
-        "line 2: begins with # and has 4 fields, line 3 has 3: if it is the header, give both the same number",
-    ),
-    "family within without a name": (
-        TINY.replace("COG0001", ""),
-        "line 1: column 2 has no name, each family needs one",
-    ),
-    "comment below the header": (
-        TINY + "# two genomes\n",
-        "line 4: has 1 fields, the header has 3: comments may stand",
-    ),
-    "comment in a long table": (
-        "genome\tfamily\nA\tx\n## half\nB\tx\n",
-        "line 3: has 1 fields, the header has 2: comm",
-    ),
-    "long, header again": ("genome\tfamily\nA\tx\ngenome\tfamily\nB\tx\n", "line 3: is the header again: give the fil"),
-    "long, two counts": (
-        "genome\tfamily\tcount\tCount\nA\tx\t1\t2\n",
-        "has two columns 'count': leave one of them out",
-    ),
-    "decimal commas": (TINY.replace("\t0", ";0,0").replace("\t", ";"), "'0,0', it must be a whole number from 0 to"),
-    "decimal commas, told": (
-        TINY.replace("\t2", "\t2,0"),
-        "(of 'A'). Write numbers without a separator of thousands and",
-    ),
-}
 
 
 @pytest.mark.parametrize("separator", ["\t", ",", ";"])
@@ -380,9 +288,8 @@ def test_names_that_begin_with_a_hash_are_names(hashes, separator, tmp_path):
         want = [(n.replace(name, hashes + name), families) for n, families in TINY_CONTENT]
         assert read(TINY.replace(f"\n{name}", f"\n{hashes}{name}")) == want
         assert read("#" + TINY.replace(f"\n{name}", f"\n{hashes}{name}")) == want
-    assert read("#" + TINY.replace("\nA", f"\n{hashes}A").replace("\nB", f"\n{hashes}B")) == [
-        (hashes + n, families) for n, families in TINY_CONTENT
-    ]
+    both = TINY.replace("\nA", f"\n{hashes}A").replace("\nB", f"\n{hashes}B")
+    assert read("#" + both) == [(hashes + name, families) for name, families in TINY_CONTENT]
     families = {f"{hashes}COG0001": 3, "COG0002": 1}
     assert read(f"family\tA\n{hashes}COG0001\t3\nCOG0002\t1\n") == [("A", families)]
     assert read(f"genome\tfamily\tcount\n{hashes}A\tx\t1\nB\ty\t2\n") == [(f"{hashes}A", {"x": 1}), ("B", {"y": 2})]
@@ -401,24 +308,21 @@ def test_bad_values_in_parquet(value, tmp_path):
 
 def test_bad_arguments_and_files(tmp_path):
     a, b = write(tmp_path / "a.tsv", TINY), write(tmp_path / "b.tsv", TINY)
-    with pytest.raises(ValueError, match="b.tsv: line 2: genome 'A' is there twice .in .*a.tsv.: each must"):
-        list(GenomeFile([a, b]))
-    long = write(tmp_path / "c.tsv", "genome\tfamily\nC\tx\n")
-    with pytest.raises(ValueError, match="c.tsv: is of the format long, .*a.tsv is of genomes-by-families"):
-        list(GenomeFile([a, long]))
-    with pytest.raises(ValueError, match="format must be 'auto' or one of genomes-by-families, .*, got 'wide'"):
-        GenomeFile(a, format="wide")
-    with pytest.raises(ValueError, match="identifiers must be 'auto' or one of COG, .*, got 'x'"):
-        GenomeFile(a, identifiers="x")
-    with pytest.raises(ValueError, match="path must name at least one file"):
-        GenomeFile([])
+    long = write(tmp_path / "c.tsv", LONG)
+    (tmp_path / "folder").mkdir()
+    for path, options, message in (
+        ([a, b], {}, "b.tsv: line 2: genome 'A' is there twice .in .*a.tsv.: each must"),
+        ([a, long], {}, "c.tsv: is of the format long, .*a.tsv is of genomes-by-families"),
+        (a, {"format": "wide"}, "format must be 'auto' or one of genomes-by-families, .*, got 'wide'"),
+        (a, {"identifiers": "x"}, "identifiers must be 'auto' or one of COG, .*, got 'x'"),
+        ([], {}, "path must name at least one file"),
+        (tmp_path / "folder", {}, "folder is a folder without a file that ends in .tsv"),
+        (write(tmp_path / "t.parquet", "x" * 99), {}, "t.parquet: is cut off, damaged or no Parquet file"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            list(GenomeFile(path, **options))
     with pytest.raises(FileNotFoundError, match="none.tsv"):
         GenomeFile(tmp_path / "none.tsv")
-    (tmp_path / "folder").mkdir()
-    with pytest.raises(ValueError, match="folder is a folder without a file that ends in .tsv"):
-        GenomeFile(tmp_path / "folder")
-    with pytest.raises(ValueError, match="t.parquet: is cut off, damaged or no Parquet file"):
-        GenomeFile(write(tmp_path / "t.parquet", "x" * 99))
 
 
 # ---------------------------------------------------------------------- in memory
@@ -465,59 +369,54 @@ def test_selected_genomes(rows, made):
     np.testing.assert_array_equal(chosen.counts.toarray(), frame.to_numpy())
 
 
-def test_bad_frames_and_genomes():
-    for frame, message in (
+@pytest.mark.parametrize(
+    ("frame", "message"),
+    [
         (pd.DataFrame({"x": [1.5]}, index=["a"]), "genome 'a', 'x' is 1.5, it must be a whole number from 0"),
         (pd.DataFrame({"x": [np.nan]}, index=["a"]), "genome 'a', 'x' is nan"),
         (pd.DataFrame({"x": [-1]}, index=["a"]), "genome 'a', 'x' is -1"),
-        (pd.DataFrame({"x": ["y"]}, index=["a"]), "counts must be numbers"),
-        (pd.DataFrame({"x": [1, 1]}, index=["a", "a"]), "genome 'a' is there twice"),
+        (pd.DataFrame({"x": [1, 1]}, index=["a", "a "]), "genome 'a' is there twice"),
         (pd.DataFrame([[1, 1]], index=["a"], columns=["x", "x"]), "family 'x' is there twice"),
         (pd.DataFrame({"genome": ["a"], "family": ["x"], "count": [-2]}), "genome 'a', 'count' is -2"),
+        (pd.DataFrame({"genome": ["a"], "family": ["x"], "count": ["1_0"]}), "'count' is '1_0': counts must be num"),
         (pd.DataFrame({"genome": ["a"] * 2, "family": ["x"] * 2, "count": [2**31 - 1] * 2}), "counts must be at most"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            GenomeTable.from_frame(frame)
-    one = Genome("a", ["x"], np.array([1]))
-    with pytest.raises(ValueError, match="genome 'a' is there twice"):
-        GenomeTable.from_genomes([one, one])
-    with pytest.raises(ValueError, match="families must differ, 'x' is there twice"):
-        GenomeTable.from_genomes([one], ["x", "x"])
-    with pytest.raises(ValueError, match="genome 'a' has a family more than 2147483647 times"):
-        GenomeTable.from_genomes([Genome("a", ["x"], np.array([2**31]))])
-
-
-def test_frames_are_read_as_strictly_as_files():
-    for cell in ("1_000", "inf", "0x10", "1,5", 1 + 2j, pd.Timestamp("2020-01-01")):
-        with pytest.raises(ValueError, match="genome 'b', 'y' is .*(: counts must be numbers|must be a whole number)"):
-            GenomeTable.from_frame(
-                pd.DataFrame({"x": [1, 2], "y": np.array([0, cell], dtype=object)}, index=list("ab"))
-            )
-    with pytest.raises(ValueError, match="genome 'a', 'count' is '1_0': counts must be numbers"):
-        GenomeTable.from_frame(pd.DataFrame({"genome": ["a"], "family": ["x"], "count": ["1_0"]}))
-    text = pd.DataFrame({"x": ["1", " 2.0"], "y": ["1e3", "0"]}, index=["a ", "b"])
-    assert content(GenomeTable.from_frame(text)) == [("a", {"x": 1, "y": 1000}), ("b", {"x": 2})]
-    for frame, message in (
         (pd.DataFrame({"x": [1, 2]}, index=["a", " "]), "the frame's index must be of names, number 2 is empty"),
         (pd.DataFrame({"x": [1, 2]}, index=["a", None]), "the frame's index must be of names, number 2 is empty"),
         (pd.DataFrame([[1, 2]], index=["a"], columns=["x", np.nan]), "its columns must be of names, number 2 is empty"),
         (pd.DataFrame({"genome": ["a", np.nan], "family": ["x", "y"]}), "column 'genome' must be of names, number 2"),
         (pd.DataFrame({"genome": ["a", "b"], "family": ["", "y"]}), "column 'family' must be of names, number 1 is"),
-        (pd.DataFrame({"x": [1, 2]}, index=["a", "a "]), "genome 'a' is there twice"),
         (pd.DataFrame({"a": [1, 2]}, index=["K00001", "K00002"]), "has families such as 'K00001', .* give frame.T"),
+    ],
+)
+def test_frames_are_read_as_strictly_as_files(frame, message):
+    with pytest.raises(ValueError, match=message):
+        GenomeTable.from_frame(frame)
+
+
+def test_cells_of_frames_are_numbers_also_as_text():
+    text = pd.DataFrame({"x": ["1", " 2.0"], "y": ["1e3", "0"]}, index=["a ", "b"])
+    assert content(GenomeTable.from_frame(text)) == [("a", {"x": 1, "y": 1000}), ("b", {"x": 2})]
+    for cell in ("y", "1_000", "inf", "0x10", "1,5", 1 + 2j, pd.Timestamp("2020-01-01")):
+        with pytest.raises(ValueError, match="genome 'a', 'x' is .*: counts must be numbers"):
+            GenomeTable.from_frame(pd.DataFrame({"x": np.array([cell], dtype=object)}, index=["a"]))
+
+
+def test_genomes_that_are_no_table():
+    one = Genome("a", ["x"], np.array([1]))
+    for genomes, families, message in (
+        ([one, one], None, "genome 'a' is there twice"),
+        ([one], ["x", "x"], "families must differ, 'x' is there twice"),
+        ([Genome("a", ["x"], np.array([2**31]))], None, "genome 'a' has a family more than 2147483647 times"),
     ):
         with pytest.raises(ValueError, match=message):
-            GenomeTable.from_frame(frame)
+            GenomeTable.from_genomes(genomes, families)
 
 
 @pytest.mark.parametrize(
     ("text", "told"),
     [
         (TINY.replace("\nB", "\na"), "1 genomes such as 'a' differ from another one ('A') in case or spaces only"),
-        (
-            TINY.replace("COG0002", "cog0001"),
-            "1 families such as 'cog0001' differ from another one ('COG0001') in case",
-        ),
+        (TINY.replace("COG0002", "cog0001"), "1 families such as 'cog0001' differ from another one ('COG0001') in"),
         (TINY + "Total\t2\t1\n", "genomes such as 'Total' seem to be sums: leave them out"),
         (TINY.replace("COG0002", "2-Mar"), "1 families such as '2-Mar' seem to be what a spreadsheet made of names"),
         ("genome\tfamily\tabundance\nA\tx\t3\n", "taken for one copy: rename column 'abundance' to count if its"),

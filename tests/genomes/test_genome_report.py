@@ -1,51 +1,23 @@
+import itertools
 import json
 import pickle
-from functools import cache
 
 import numpy as np
 import pandas as pd
 import pytest
-import scipy.sparse as sp
-from genome_oracle import SMALL, without_limit
+from genome_oracle import completion
 
-from omniset.genomes import Completion, GenomeCompleter, GenomeTable, report
 from omniset.genomes import completion as cohort
+from omniset.genomes import report
 from omniset.genomes.calibration import BINS
-from omniset.genomes.evaluate import SCORES, Evaluation
-from omniset.genomes.metadata import RANKS
-from omniset.genomes.simulate import simulate
+from omniset.genomes.evaluate import Evaluation, of_genomes
+from omniset.genomes.training import Noisy
 from omniset.report import Note, Plot, Table, write
 from omniset.report.blocks import value_of
 from omniset.report.frame import Run
 
 EVIL = '<script>alert(1)</script> & "q" $x_1$'
 RUN = Run("genomes", "some", "A title", "omniset genomes", {"seed": 3}, ["take care"], ["so it was decided"])
-
-
-@cache
-def fitted():
-    """A completer, and incomplete genomes."""
-    made = simulate(genomes=61, families=83, mags=7)
-    families = [EVIL, *made.families[1:]]
-    categories = {EVIL: "CE", families[1]: "C", families[2]: "-", families[3]: EVIL, families[4]: "EJ"}
-    table = GenomeTable(made.genomes, families, sp.csr_array(made.counts.astype(np.int32)), categories, {EVIL: EVIL})
-    lineages = [line.split(";") for line in made.taxonomy[: len(made.genomes)]]
-    taxonomy = pd.DataFrame(lineages, index=made.genomes, columns=[*RANKS])
-    completer = GenomeCompleter(**SMALL | {"epochs": 2})
-    mags = GenomeTable([EVIL, *made.mags[1:]], families, sp.csr_array(made.observed.astype(np.int32)))
-    return without_limit(completer.fit(table, taxonomy)), mags
-
-
-def completion(name, observed, call, **changes):
-    """By hand: p is 0.9 where it is called, else 0.1."""
-    observed, call = np.array(observed, dtype=bool), np.array(call, dtype=bool)
-    log_odds = np.where(call, np.log(9.0), -np.log(9.0))
-    given = {
-        **{"unknown": {}, "completeness": 70.0, "contamination": 2.0, "given": True},
-        **{"expected": float(np.where(call, 0.9, 0.1).sum()), "low": 1.0, "high": 4.0},
-        **{"novelty": 0.25, "nearest": "R1", "far": False, "warnings": []},
-    }
-    return Completion(name, observed.astype(np.int64), log_odds, call, **(given | changes))
 
 
 def cohort_of(completions, categories=("C", "CE", "", "S", "transport"), descriptions=("", "", "", "", "a pump")):
@@ -68,8 +40,8 @@ def table_of(page, start):
     return pd.DataFrame([[value_of(c) for c in row] for row in tables[0].rows], columns=tables[0].columns)
 
 
-def plots(page):
-    return [b for s in page.sections for b in s.blocks if isinstance(b, Plot)]
+def captions(page):
+    return [b.caption for s in page.sections for b in s.blocks if isinstance(b, Plot)]
 
 
 def notes(page):
@@ -138,42 +110,48 @@ def test_completion_by_hand(tmp_path):
     assert genomes["added"].tolist() == [1, 2, 1]
     assert genomes["unknown_share"].tolist() == pytest.approx([0.4, 0, 0])
     assert table_of(page, "Genomes with warnings.").to_numpy().tolist() == [["a", "one; two"]]
-    assert [p.caption for p in plots(page)][1].startswith("Changes by functional category")
+    assert captions(page)[1].startswith("Changes by functional category")
     assert "take care" in notes(page)
     _, found = written(tmp_path, page, numbers)
     assert found["totals"] == {"observed": 5, "added": 4, "removed": 2, "unknown_families": 2, "far": 1}
     assert [f["family"] for f in found["families"]] == ["F0", "F1", "F2", "F4"]
 
 
-@pytest.mark.parametrize(
-    "case", ["none", "one", "no change", "no categories", "nothing observed", "all NaN", "names", "precision"]
-)
+NAN = float("nan")
+WITHOUT = {"categories": [""] * 5, "descriptions": [""] * 5}
+NOTHING = "No family was added to, or removed from, any genome."
+ODD = {
+    "none": ([], {}, {}, ["There was no genome.", NOTHING]),
+    "one": (HAND[:1], {}, {}, []),
+    "no change": ([completion("a", [1, 0, 1, 0, 0], [1, 0, 1, 0, 0])], {}, {}, [NOTHING]),
+    "nothing observed": (HAND[2:], {}, {}, []),
+    "all NaN": (
+        [completion("a", [0] * 5, [0] * 5, completeness=NAN, contamination=NAN, novelty=NAN, expected=NAN)],
+        {},
+        {},
+        [NOTHING],
+    ),
+    "names": (
+        [completion(EVIL, [0, 1, 0, 0, 0], [1, 0, 0, 0, 0], nearest=EVIL, warnings=[EVIL])],
+        {"categories": [EVIL] * 5, "descriptions": [EVIL] * 5},
+        {},
+        ["&lt;script&gt;alert(1)"],
+    ),
+    "no categories": (HAND, WITHOUT, {}, []),
+    "precision": (HAND, {}, {"precision": 0.95}, ["at least 95 % of such changes were right"]),
+}
+
+
+@pytest.mark.parametrize("case", ODD)
 def test_odd_cohorts(case, tmp_path):
-    options = {"precision": 0.95} if case == "precision" else {}
-    nan = float("nan")
-    genomes = {
-        "none": [],
-        "one": HAND[:1],
-        "no change": [completion("a", [1, 0, 1, 0, 0], [1, 0, 1, 0, 0])],
-        "nothing observed": HAND[2:],
-        "all NaN": [completion("a", [0] * 5, [0] * 5, completeness=nan, contamination=nan, novelty=nan, expected=nan)],
-        "names": [completion(EVIL, [0, 1, 0, 0, 0], [1, 0, 0, 0, 0], nearest=EVIL, warnings=[EVIL])],
-    }.get(case, HAND)
-    plain = {"categories": [""] * 5, "descriptions": [""] * 5} if case == "no categories" else {}
-    page, numbers = on_completion(cohort_of(genomes, **plain), **options)
+    genomes, vocabulary, options, said = ODD[case]
+    page, numbers = on_completion(cohort_of(genomes, **vocabulary), **options)
     text, found = written(tmp_path, page, numbers)
     assert "<script>alert" not in text
     assert found["genomes"] == len(genomes)
-    if case == "none":
-        assert "There was no genome." in text
-    if case in ("none", "no change", "all NaN"):
-        assert "No family was added to, or removed from, any genome." in text
+    assert all(words in text for words in said)
     if case == "no categories":
         assert table_of(page, "Families most often added.").columns.tolist() == ["family", "genomes", "% of genomes"]
-    if case == "precision":
-        assert "at least 95 % of such changes were right" in text
-    if case == "names":
-        assert "&lt;script&gt;alert(1)" in text
 
 
 def test_many_genomes_are_cut_and_bounded(monkeypatch):
@@ -194,17 +172,12 @@ def test_many_genomes_are_cut_and_bounded(monkeypatch):
     page, _ = on_completion(many)
     assert len(table_of(page, "The genomes, 13 at most")) == 13
     assert len(table_of(page, "Genomes with warnings.")) == 13
-    assert any(p.caption.startswith("Expected number of families") for p in plots(page))
+    assert any(caption.startswith("Expected number of families") for caption in captions(page))
 
 
-# ---------------------------------------------------------------------- a fitted model
-
-
-def test_fit(tmp_path):
-    completer, _ = fitted()
+def test_fit(tmp_path, completer):
     page, numbers = report.of_fit(RUN, completer)
-    text, found = written(tmp_path, page, numbers)
-    assert "<script>alert" not in text
+    _, found = written(tmp_path, page, numbers)
     limits = table_of(page, "By level of noise.")
     for i, level in enumerate(completer.levels_):
         assert limits["calibration error"][i] == level.ece
@@ -216,51 +189,34 @@ def test_fit(tmp_path):
     assert found["histories"]["evidence"] == completer.history_
     assert [level["ece"] for level in found["levels"]] == [level.ece for level in completer.levels_]
     assert "take care" in notes(page)
-    assert "validation clade" in page.sections[0].text
     assert "of rank family" in page.sections[0].text
 
 
-# ---------------------------------------------------------------------- an evaluation
-
-
-MEANS = [score.name for score in SCORES if score.formula is None]
-
-
 def evaluation(methods=("omniset", "seed", "as-is", "knn"), conditions=None, genomes=7, seeds=(0, 1), nan=()):
-    """Rows of random numbers; seed is worst in F1, omniset best in ranking."""
+    """Of random predictions; seed is worst in F1, omniset best in ranking."""
     r = np.random.default_rng(0)
+    frames = []
     wanted = conditions or ["70/0", "70/5", "70/0 estimated", "missed 0.1, foreign 0"]
-    rows = []
-    for seed in seeds:
-        for condition in wanted:
-            for i in range(genomes):
-                for method in methods:
-                    n, share = r.integers(1, 101, BINS).astype(float), r.random(BINS)
-                    row = {"seed": seed, "genome": f"g{i}{EVIL}", "clade": f"{EVIL}{i % 3}"}
-                    row |= {"condition": condition, "method": method, **{m: float(r.random()) for m in MEANS}}
-                    row["f1"] = {"seed": 0.1, "as-is": 0.5}.get(method, 0.9) + 0.05 * r.random()
-                    row["auprc_missing"] = (0.8 if method == "omniset" else 0.5) + 0.05 * r.random()
-                    row |= dict.fromkeys(nan, np.nan)
-                    for b in range(BINS):
-                        of_bin = {"n": n[b], "said": n[b] * (b + 0.5) / BINS, "was": n[b] * share[b]}
-                        row |= {f"{of}{k}{b}": value for k, value in of_bin.items() for of in ("", "unseen_")}
-                    mine = method == "omniset" and not condition.startswith("missed")
-                    row |= {f"{c}_made": 10.0 if mine else np.nan for c in ("added", "removed")}
-                    row |= {"missing": 20.0, "missing_expected": 25.0}
-                    row |= {"added_right": 1.0 if mine else np.nan, "removed_right": 10.0 if mine else np.nan}
-                    rows.append(row)
+    for seed, condition, method in itertools.product(seeds, wanted, methods):
+        truth, observed = r.random((2, genomes, 53)) < 0.5
+        noisy = Noisy(np.arange(genomes), truth, observed, r.normal(size=truth.shape), np.zeros(genomes))
+        found = of_genomes(noisy, None, 0.95)
+        found = found.assign(seed=seed, condition=condition, method=method, worse=0.0, **dict.fromkeys(nan, np.nan))
+        found["genome"] = [f"{EVIL}{i}" for i in range(genomes)]
+        found["clade"] = [f"{EVIL}{i % 3}" for i in range(genomes)]
+        found["f1"] = {"seed": 0.1, "as-is": 0.5}.get(method, 0.9) + 0.05 * r.random(genomes)
+        if "auprc_missing" not in nan:
+            found["auprc_missing"] = (0.8 if method == "omniset" else 0.5) + 0.05 * r.random(genomes)
+        if method == "omniset" and not condition.startswith("missed"):
+            found = found.assign(added_made=10.0, removed_made=10.0, added_right=1.0, removed_right=10.0, missing=20.0)
+        frames.append(found)
     splits = [{"seed": s, "test genomes": 7, "epochs": {"seed": 3}, "provenance": {"seed": s}} for s in seeds]
-    return Evaluation(pd.DataFrame(rows), pd.DataFrame(splits), 0.95)
-
-
-@cache
-def evaluated():
-    made = evaluation()
-    return made, *report.of_evaluation(RUN, made)
+    return Evaluation(pd.concat(frames, ignore_index=True), pd.DataFrame(splits), 0.95)
 
 
 def test_evaluation(tmp_path):
-    made, page, numbers = evaluated()
+    made = evaluation()
+    page, numbers = report.of_evaluation(RUN, made)
     text, found = written(tmp_path, page, numbers)
     assert "<script>alert" not in text
     f1 = table_of(page, "Quality known: F1,").set_index("condition")
@@ -291,17 +247,16 @@ def test_evaluation(tmp_path):
     assert found["precision"] == 0.95
 
 
-TWO = ("omniset", "as-is")
-RANKS_OF_CHANGES = ("auprc_missing", "auprc_foreign", "auroc_missing", "auroc_foreign")
+TWO = {"methods": ("omniset", "as-is")}
 
 
 @pytest.mark.parametrize(
     "made",
     [
         {"methods": ["omniset"], "conditions": ["70/0", "50/5"]},
-        {"methods": TWO, "conditions": ["70/0"], "genomes": 1, "seeds": (5,)},
-        {"methods": TWO, "conditions": ["70/0 unknown", "missed 0, foreign 0"]},
-        {"methods": TWO, "conditions": ["100/0"], "nan": RANKS_OF_CHANGES},
+        TWO | {"conditions": ["70/0"], "genomes": 1, "seeds": (5,)},
+        TWO | {"conditions": ["70/0 unknown", "missed 0, foreign 0"]},
+        TWO | {"conditions": ["100/0"], "nan": ("auprc_missing", "auprc_foreign", "auroc_missing", "auroc_foreign")},
     ],
     ids=["one method", "one genome", "no known level", "nothing to rank"],
 )

@@ -12,9 +12,9 @@ from genome_oracle import (
     COUNTS,
     FAMILIES,
     REFERENCES,
-    likeliest,
-    logit,
-    observed_of,
+    SMALL,
+    genomes_of,
+    imputed,
     rates,
     some_frame,
     some_taxonomy,
@@ -24,35 +24,13 @@ from genome_oracle import (
 from omniset.genomes import GenomeCompleter, calibration, references, training
 from omniset.genomes.calibration import GRID, calibrate
 from omniset.genomes.noise import NoiseModel, Recovery, cross_entropy
-from omniset.genomes.training import (
-    Clades,
-    GenomeBatches,
-    GenomeModule,
-    Genomes,
-    apply_all,
-    degraded,
-    drawn_quality,
-    lesson,
-    mix,
-)
-
-SMALL = {"epochs": 1, "progress": False, "device": "cpu"}
+from omniset.genomes.training import GenomeBatches, apply_all, degraded, drawn_quality, mix
 
 
 def some_completeness(number=29, seed=7):
     """From a half to all; one in three is complete."""
     rng = np.random.default_rng(seed)
     return np.where(np.arange(number) % 3 == 0, 1.0, rng.uniform(0.5, 1.0, number))
-
-
-def genomes_of(itself, **others):
-    groups = np.arange(29) % 7
-    codes = np.stack([groups // 2, groups, np.arange(29)], 1)
-    train, validation = np.flatnonzero(groups < 5), np.flatnonzero(groups >= 5)
-    return Genomes(sp.csr_array(COUNTS), Clades(codes), train, validation, train, itself, **others)
-
-
-# ---------------------------------------------------------------------- the likelihood
 
 
 @pytest.mark.parametrize(("itself", "completeness"), [(0.7, 0.49), (0.98, 0.931), (0.6, 0.6), (1.0, 0.7), (1.0, 1.0)])
@@ -97,9 +75,7 @@ def test_cross_entropy_of_missing_targets():
     assert found.tolist() == pytest.approx([-math.log(0.25), 0, 0, 0], abs=1e-3)
     found.sum().backward()
     assert extreme.grad.isfinite().all()
-
-
-# ---------------------------------------------------------------------- what is fitted without training
+    assert cross_entropy(torch.tensor([1e4, -1e4]), torch.tensor([0.0, 1.0])).tolist() == [1e4, 1e4]
 
 
 def test_prevalence_counts_what_genomes_would_show():
@@ -136,7 +112,6 @@ def test_references_are_imputed_by_hand():
     references, noise = suite.references, suite.noise
     itself = some_completeness(23)
     references.impute(noise, itself)
-    prevalence = noise.prevalence.numpy()
     for r in range(23):
         has = REFERENCES[r] > 0
         assert (references.presence[r].numpy()[has] == 255).all()
@@ -145,42 +120,17 @@ def test_references_are_imputed_by_hand():
             continue
         missed, foreign = rates(COUNTS, np.float32(itself[r]), 0.0)
         evidence = np.where(has, np.log((1 - missed) / foreign), np.log(missed / (1 - foreign)))
-        others = [i for i in range(23) if i != r]
-        # Shares of those that have it, over shares of those that would show it.
-        have, could = (likeliest_weights(evidence, others, of) for of in (REFERENCES > 0, shown(noise, itself)))
-        share, number = np.minimum(have[0] / could[0], 1), have[1]
-        mixed = (number * share + prevalence) / (number + 1)
-        p = 1 / (1 + np.exp(-(logit(mixed) + evidence)))
+        p = imputed(noise, evidence, REFERENCES, itself, r)
         assert np.allclose(references.presence[r].numpy()[~has] / 255, p[~has], atol=0.5 / 255 + 1e-4)
     assert np.allclose(references.dense(torch.zeros(1).double()), references.presence.numpy() / 255)
 
 
-def shown(noise, itself):
-    k = np.arange(1, 11)
-    return 1 - (1 - itself)[:, None] ** k @ noise.copies.numpy()
-
-
-def likeliest_weights(evidence, rows, values):
-    """Weighted mean of values over the 15 likeliest, and how many genomes the weights amount to."""
-    scores = sorted(((evidence[REFERENCES[r] > 0].sum(), r) for r in rows), reverse=True)
-    scale = max(scores[0][0] - scores[15][0], 1e-6)
-    weights = [(1 - ((scores[0][0] - s) / scale) ** 2, r) for s, r in scores[:15]]
-    total = sum(w for w, _ in weights)
-    return sum(w / total * values[r] for w, r in weights), total**2 / sum(w**2 for w, _ in weights)
-
-
-def test_the_likeliest_of_complete_references_are_as_before():
+def test_complete_references_are_not_imputed():
     suite = suite_of(["pca"])
     before = suite.references.presence.clone()
     suite.references.impute(suite.noise, np.ones(23))
     assert torch.equal(suite.references.presence, before)
     assert set(before.unique().tolist()) == {0, 255}
-    evidence = np.random.default_rng(3).normal(size=FAMILIES)
-    odds = torch.from_numpy(evidence)[None]
-    seen = observed_of(np.ones((1, FAMILIES)))
-    found = suite.references.likeliest(seen, suite.references.likelihood(seen, odds), suite.noise.prevalence)
-    expected = likeliest(evidence, REFERENCES, [True] * 23, suite.noise.prevalence.numpy())
-    assert np.allclose(found[0], expected, atol=1e-9)
 
 
 @pytest.mark.parametrize(("true", "tolerance"), [(1.0, 0.08), (0.5, 0.08), (0.0, 0.03)])
@@ -202,9 +152,6 @@ def test_which_genomes_are_whole():
     assert np.allclose(references.known(np.array([0.0, 0.69, 0.98, np.nan])), [0.05, 0.7, 0.99, 1.0])
 
 
-# ---------------------------------------------------------------------- what is learned from
-
-
 def test_quality_is_that_of_the_organism(monkeypatch):
     """Of a genome that is 60 % complete itself, 70 % of its copies are 42 % of the organism's."""
     monkeypatch.setattr(training, "COMPLETENESS", (0.7, 0.7))
@@ -219,7 +166,7 @@ def test_quality_is_that_of_the_organism(monkeypatch):
 
 def test_batches_tell_how_much_is_there():
     itself = some_completeness()
-    batches = GenomeBatches(genomes_of(itself), 3, 2)
+    batches = GenomeBatches(genomes_of(itself, kept=2), 3, 2)
     keys = [(1, i) for i in range(29)]
     observed, truth, _, recovery = batches(keys, True)
     assert np.allclose(recovery.itself, itself)
@@ -230,53 +177,31 @@ def test_batches_tell_how_much_is_there():
     whole = GenomeBatches(replace(batches.genomes, itself=None), 3, 2)(keys, True)
     assert whole[3] is None
     assert torch.equal(whole[0].counts, observed.counts)  # the same noise
-    levels = [
-        (some, seen, told) for some, seen, told in degraded(genomes_of(itself), np.arange(29), (70.0, 5.0), "known", 0)
-    ]
+    levels = list(degraded(genomes_of(itself, kept=2), np.arange(29), (70.0, 5.0), "known", 0))
     assert np.allclose(torch.cat([told.completeness for _, _, told in levels]), np.minimum(itself, 0.7))
     assert np.allclose(torch.cat([seen.completeness for _, seen, _ in levels]), np.minimum(itself, 0.7))
 
 
-def test_a_step_takes_the_likelihood():
-    suite = suite_of(["pca"])
-    module = GenomeModule(suite["pca"], 1e-3, 0.0, 0, {})
-    logged = {}
-    module.log = lambda name, value, **_: logged.update({name: value})
-    observed, truth, weights, recovery = next(iter(lesson(genomes_of(some_completeness()), 5, 1, 0).loader(True)))
-    observed.excluded, observed.counts = None, observed.counts.double()
-    observed.completeness, observed.contamination = observed.completeness.double(), observed.contamination.double()
-    recovery = Recovery(*(getattr(recovery, name).double() for name in ("itself", "completeness", "contamination")))
-    found = module.training_step((observed, truth.double(), weights.double(), recovery), 0)
-    p = torch.sigmoid(suite["pca"](observed)).detach().numpy()
-    m = suite.noise.hidden(observed.present, recovery).numpy()
-    each = np.where(truth.numpy() > 0, -np.log(p), -np.log(1 - p * (1 - m))).mean(1)
-    assert found.item() == pytest.approx((weights.double().numpy() * each).mean(), rel=1e-9)
-
-
 def test_weights_of_a_mixture_take_the_likelihood():
-    """At the weights that are found the gradient of the loss over all pairs is that of the ridge alone."""
     suite = suite_of(["evidence"], double=False)
     found = []
     for itself in (None, np.ones(29), some_completeness()):
         model = suite["evidence"]
         model.mixture.zero_()
-        mix(model, genomes_of(itself), 0)
+        mix(model, genomes_of(itself, kept=2), 0)
         found.append(model.mixture.clone())
     assert torch.allclose(found[0], found[1], atol=1e-4)
     assert not torch.allclose(found[0], found[2], atol=1e-2)
 
 
-# ---------------------------------------------------------------------- what validation tells
-
-
 def test_thresholds_are_told_by_what_genomes_would_show(monkeypatch):
     """By genomes of which half of what is lacking is known, each counted for as many as it would show."""
     itself, level = some_completeness(), (80.0, 0.0)
-    genomes = replace(genomes_of(itself), validation=np.arange(29), train=np.arange(29))
-    method = {"it": suite_of(["pca"], double=False)["pca"]}
+    genomes = replace(genomes_of(itself, kept=2), validation=np.arange(29), train=np.arange(29))
+    method = suite_of(["pca"], double=False)["pca"]
     monkeypatch.setattr(calibration, "LEVELS", [level])
-    (one,), _ = calibrate(method["it"], genomes, 4)
-    noisy = apply_all(method, genomes, genomes.validation, level, "estimated", 4000)["it"]
+    (one,), _ = calibrate(method, genomes, 4)
+    noisy = apply_all({"it": method}, genomes, genomes.validation, level, "estimated", 4000)["it"]
     judged = itself >= 0.9 - 1e-9
     assert 5 < judged.sum() < 20
     p, groups = noisy.probability.astype(np.float64), genomes.clades.groups
@@ -297,10 +222,9 @@ def test_thresholds_are_told_by_what_genomes_would_show(monkeypatch):
 
 
 def test_no_addition_is_judged_by_genomes_that_lack_too_much(monkeypatch):
-    genomes = replace(genomes_of(np.full(29, 0.7)), validation=np.arange(29))
-    method = {"it": suite_of(["pca"], double=False)["pca"]}
+    genomes = replace(genomes_of(np.full(29, 0.7), kept=2), validation=np.arange(29))
     monkeypatch.setattr(calibration, "LEVELS", [(95.0, 0.0), (30.0, 0.0)])
-    (high, low), _ = calibrate(method["it"], genomes, 4)
+    (high, low), _ = calibrate(suite_of(["pca"], double=False)["pca"], genomes, 4)
     assert high.added == [None] * len(GRID)
     assert any(low.added)
     # Nor do they tell how far sizes are off: as far as where they do, or farther.
@@ -309,30 +233,13 @@ def test_no_addition_is_judged_by_genomes_that_lack_too_much(monkeypatch):
 
 
 def test_complete_genomes_are_judged_as_before(monkeypatch):
-    genomes = genomes_of(None)
-    method = {"it": suite_of(["pca"], double=False)["pca"]}
+    method = suite_of(["pca"], double=False)["pca"]
     monkeypatch.setattr(calibration, "LEVELS", [(90.0, 5.0), (50.0, 0.0)])
-    plain, _ = calibrate(method["it"], genomes, 4)
-    known, _ = calibrate(method["it"], replace(genomes, itself=np.ones(29)), 4)
+    plain, known = (calibrate(method, genomes_of(itself, kept=2), 4)[0] for itself in (None, np.ones(29)))
     for one, other in zip(plain, known, strict=True):
         assert (one.added, one.removed) == (other.added, other.removed)
         for name in ("below", "above", "ece"):
             assert getattr(one, name) == pytest.approx(getattr(other, name), rel=1e-6)
-
-
-# ---------------------------------------------------------------------- the completer
-
-
-def fit(quality):
-    return GenomeCompleter(**SMALL).fit(some_frame(), some_taxonomy(), quality)
-
-
-def test_a_quality_of_100_percent_changes_nothing():
-    names = some_frame().index
-    plain, known = fit(None), fit(pd.DataFrame({"completeness": 100.0}, index=names))
-    for one, other in zip(plain.network_.state_dict().values(), known.network_.state_dict().values(), strict=True):
-        assert torch.equal(one, other)
-    assert plain.levels_ == known.levels_
 
 
 @pytest.mark.filterwarnings("ignore:. of 24 genomes")  # that are far
@@ -348,12 +255,3 @@ def test_incomplete_genomes_are_learned_from(tmp_path):
     completer.save(tmp_path / "model")
     again = GenomeCompleter.load(tmp_path / "model")
     assert again.complete(some_frame()).equals(completer.complete(some_frame()))
-
-
-def test_a_genome_of_unknown_completeness_counts_as_complete():
-    names = some_frame().index
-    some = pd.DataFrame({"completeness": [70.0] * 12}, index=names[:12])
-    every = pd.DataFrame({"completeness": [70.0] * 12 + [100.0] * 12}, index=names)
-    one, other = fit(some), fit(every)
-    for a, b in zip(one.network_.state_dict().values(), other.network_.state_dict().values(), strict=True):
-        assert torch.equal(a, b)

@@ -6,8 +6,6 @@ from genome_oracle import write
 
 from omniset.genomes.metadata import RANKS, completeness_of, is_whole, read_qualities, read_taxonomy
 
-# ---------------------------------------------------------------------- qualities
-
 CHECKM2 = "Name\tCompleteness\tContamination\tCompleteness_Model_Used\nA\t95.5\t0.0\tNeural Network\nB\t50\t120.25\tx\n"
 QUALITIES = {
     "CheckM2": CHECKM2,
@@ -23,10 +21,9 @@ QUALITIES = {
 @pytest.mark.parametrize("kind", QUALITIES)
 def test_qualities(kind, tmp_path):
     frame = read_qualities(write(tmp_path / "q.tsv.gz", QUALITIES[kind]))
-    want = pd.DataFrame(
-        {"completeness": [95.5, 50.0], "contamination": [0.0, 120.25]}, index=pd.Index(["A", "B"], name="genome")
-    )
-    pd.testing.assert_frame_equal(frame, want, check_index_type=False)
+    assert frame.index.name == "genome"
+    assert frame.to_dict("list") == {"completeness": [95.5, 50.0], "contamination": [0.0, 120.25]}
+    assert frame.index.tolist() == ["A", "B"]
 
 
 def test_a_contamination_of_half_a_percent_is_percent(tmp_path):
@@ -56,45 +53,34 @@ def test_qualities_that_are_not_given(tmp_path):
     assert read_qualities(tmp_path / "q.parquet").loc["A"].tolist() == [90, 1.5]
 
 
+FRACTIONS = CHECKM2.replace("95.5", "1.0").replace("50\t", ".5\t")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            CHECKM2.replace("95.5", "100.5"),
-            "line 2: column 'Completeness' is '100.5', it must be a number from 0 to 100",
+        *(
+            (CHECKM2.replace("95.5", text), f"line 2: column 'Completeness' is '{text}', it must be a number from 0 to")
+            for text in ("100.5", "-1", "high", "9_5", "95,5", "0x5F", "inf", "1e3")
         ),
-        (CHECKM2.replace("95.5", "-1"), "line 2: column 'Completeness' is '-1', it must be a number from 0 to 100"),
         (CHECKM2.replace("120.25", "-0.5"), "line 3: column 'Contamination' is '-0.5', it must be a number >= 0"),
         (CHECKM2.replace("120.25", "inf"), "line 3: column 'Contamination' is 'inf'"),
-        (CHECKM2.replace("95.5", "high"), "line 2: column 'Completeness' is 'high'"),
-        (CHECKM2 + "A\t1\t1\tx\n", "line 4: genome 'A' is there twice (first at line 2)"),
+        (CHECKM2 + "A\t1\t1\tx\n", "line 4: genome 'A' is there twice .first at line 2"),
         (CHECKM2 + "\t1\t1\tx\n", "line 4: column 'Name' is empty"),
-        (
-            CHECKM2.replace("95.5", ".955").replace("50\t", ".5\t"),
-            "column 'Completeness' is at most 0.955, so it seems",
-        ),
+        (FRACTIONS, "column 'Completeness' is at most 1, so it seems to hold fractions: multiply completeness by"),
+        (FRACTIONS.replace("120.25", ".5"), "so it seems to hold fractions: multiply completeness and contamination"),
         (
             CHECKM2.replace("Name", "Who"),
-            "has no column with genomes (named genome, .*), it has 'Who', 'Comp.*rename it",
+            "has no column with genomes .named genome, .*, it has 'Who', 'Comp.*rename it",
         ),
         (CHECKM2.replace("Completeness\t", "Full\t"), "has no column with completeness, it has 'Name', 'Full'"),
-        (
-            CHECKM2.replace("95.5", ".955").replace("50\t", "1\t").replace("120.25", ".5"),
-            "column 'Completeness' is at most 1, so it seems to hold fractions: multiply completeness and",
-        ),
-        *(
-            (CHECKM2.replace("95.5", text), f"line 2: column 'Completeness' is '{text}', it must be a number")
-            for text in ("9_5", "95,5", "0x5F", "inf", "1e3")
-        ),
         ("Name\tCompleteness\tCompleteness\nA\t95\t40\n", "has two columns 'Completeness': leave one of them out"),
         ("Name\tCompleteness\n", "has no genomes"),
-        ("", "is empty"),
         ("-----------\n  Bin Id   Marker lineage\n", "is CheckM's table for readers: write it with --tab_table"),
     ],
 )
 def test_bad_qualities(text, message, tmp_path):
-    pattern = "q.tsv: " + message.replace("(", r"\(").replace(")", r"\)").replace("+", r"\+")
-    with pytest.raises(ValueError, match=pattern):
+    with pytest.raises(ValueError, match=f"q.tsv: .*{message}"):
         read_qualities(write(tmp_path / "q.tsv", text))
 
 
@@ -148,25 +134,20 @@ def test_kingdoms_beneath_domains_are_none_of_our_ranks(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            "genome\ttaxonomy\nA\td__B;p__X\nB\td__Bacteria;p__X;p__Y;c__Z\n",
-            "line 3: column 'taxonomy' has the rank phylum twice .'p__X', 'p__Y'.: a lineage has each rank once",
+        *(
+            (f"genome\ttaxonomy\nZ\td__B;p__X\nA\t{lineage}\n", f"line 3: column 'taxonomy' {message}")
+            for lineage, message in (
+                ("d__B;p__X;p__Y;c__Z", "has the rank phylum twice .'p__X', 'p__Y'.: a lineage has each rank once"),
+                ("D_0__B;D_1__X;D_1__Y", "has the rank phylum twice"),
+                ("d__B;d__B;p__X", "has the rank domain twice"),
+                ("d__B,p__X,c__Y", "is 'd__B,p__X,c__Y', it must be a lineage"),
+                ("d__B;Bacilli", "is 'd__B;Bacilli', it must be a lineage"),
+                ("a;b;c;d;e;f;g;h", "is 'a;b;c;d;e;f;g;h', it must be a lineage"),
+            )
         ),
         ("A\td__B;p__X\nB\td__B;p__X;p__X\n", "line 2: column 'lineage' has the rank phylum twice"),
-        ("genome\ttaxonomy\nA\tD_0__B;D_1__X;D_1__Y\n", "line 2: column 'taxonomy' has the rank phylum twice"),
-        ("genome\ttaxonomy\nA\td__B;d__B;p__X\n", "line 2: column 'taxonomy' has the rank domain twice"),
-        (
-            "genome\ttaxonomy\nA\td__B,p__X,c__Y\n",
-            "line 2: column 'taxonomy' is 'd__B,p__X,c__Y', it must be a lineage",
-        ),
-        (
-            "genome\tphylum\tclass\nA\tp__X\tc__Y\nB\tp__X;p__Y\tc__Y\n",
-            "line 3: column 'phylum' is 'p__X;p__Y', it must",
-        ),
-        (
-            "genome\tphylum\tclass\nA\tc__Y\tp__X\n",
-            "line 2: column 'phylum' is 'c__Y', it must be one name, of this rank",
-        ),
+        ("genome\tphylum\nA\tp__X\nB\tp__X;p__Y\n", "line 3: column 'phylum' is 'p__X;p__Y', it must"),
+        ("genome\tphylum\nA\tc__Y\n", "line 2: column 'phylum' is 'c__Y', it must be one name, of this rank"),
         ("genome\tphylum\tPhylum\nA\tX\tY\n", "has two columns of the rank 'phylum': leave one of them out"),
         ("genome\tcolour\nA\tred\n", "has no column with lineages .gtdb_taxonomy, .* it has 'genome', 'colour'"),
         (
@@ -175,11 +156,6 @@ def test_kingdoms_beneath_domains_are_none_of_our_ranks(tmp_path):
         ),
         ("who\ttaxonomy\nA\td__B;p__\n", "has no column with genomes"),
         (TAXONOMIES["GTDB-Tk"] + "A\t\t\n", "line 4: genome 'A' is there twice"),
-        ("genome\ttaxonomy\nA\td__B;Bacilli\n", "line 2: column 'taxonomy' is 'd__B;Bacilli', it must be a lineage"),
-        (
-            "genome\ttaxonomy\nA\ta;b;c;d;e;f;g;h\n",
-            "line 2: column 'taxonomy' is 'a;b;c;d;e;f;g;h', it must be a lineage",
-        ),
         ("genome\ttaxonomy\n", "has no genomes"),
     ],
 )

@@ -1,5 +1,7 @@
 """Every method that completes genomes: what all of them hold, then each against its mathematics in float64."""
 
+import itertools
+
 import genome_oracle as oracle
 import numpy as np
 import pytest
@@ -15,11 +17,6 @@ from omniset.genomes.seed import SeedModel
 from omniset.genomes.training import MEAN_OF
 
 ALL = (*oracle.UNTRAINED, *oracle.TRAINED)
-
-
-@pytest.fixture(scope="module")
-def suite():
-    return suite_of()
 
 
 def row(observed, i):
@@ -64,15 +61,10 @@ def seed_of(seeds):
 def test_an_empty_genome_gets_exactly_the_prior(suite, name):
     method = suite[name]
     expected = torch.as_tensor(np.log(oracle.prevalence(COUNTS) / (1 - oracle.prevalence(COUNTS))))
-    given = genomes_of_all_sizes()
-    among = method(given)
+    among = method(genomes_of_all_sizes())
     assert torch.equal(among[3], method.noise.prior())
     assert torch.allclose(among[3], expected)
-    for observed in (
-        genomes_of_all_sizes(),
-        oracle.unknown_quality(genomes_of_all_sizes()),
-        genomes_of_all_sizes(False),
-    ):
+    for observed in (oracle.unknown_quality(genomes_of_all_sizes()), genomes_of_all_sizes(False)):
         assert torch.equal(method(row(observed, 3))[0], method.noise.prior())
     no_genomes = method(Observed(torch.zeros(0, FAMILIES).double(), *torch.zeros(2, 0).double()))
     assert no_genomes.shape == (0, FAMILIES)
@@ -169,30 +161,21 @@ def hidden(shape, share=0.4, seed=3):
     return torch.as_tensor(np.random.default_rng(seed).random(shape) < share)
 
 
-def test_similarity_by_hand():
-    seen = some_counts(7, seed=8)
-    seen[1] = 0
-    excluded = hidden((7, 29))
-    found = references_of(COUNTS).similarity(observed_of(seen, excluded=excluded))
-    for i in range(7):
-        for r in range(29):
-            expected = -1.0 if excluded[i, r] else oracle.jaccard(seen[i], COUNTS[r])
-            assert float(found[i, r]) == pytest.approx(expected, abs=1e-12)
-    assert (references_of(COUNTS).similarity(observed_of(seen)) >= 0).all()
-
-
-@pytest.mark.parametrize("quality", [(1.0, 0.0), (0.7, 0.05), (0.2, 0.1), (0.0, 0.0)])
-def test_corrected_similarity_by_hand(quality):
-    noise = suite_of([]).noise
-    seen = some_counts(7, seed=8)
+@pytest.mark.parametrize("quality", [None, (1.0, 0.0), (0.7, 0.05), (0.2, 0.1), (0.0, 0.0)])
+def test_similarity_by_hand(quality):
+    """Of what was observed; and of the complete genome, as its quality tells."""
+    seen, excluded = some_counts(7, seed=8), hidden((7, 29))
     seen[1], seen[2] = 0, 3
-    excluded = hidden((7, 29))
-    found = references_of(COUNTS).corrected_similarity(observed_of(seen, *quality, excluded), noise)
-    missed, _ = oracle.rates(COUNTS, *quality)
-    for i in range(7):
-        for r in range(29):
-            expected = -1.0 if excluded[i, r] else oracle.corrected(seen[i], COUNTS[r], missed)
-            assert float(found[i, r]) == pytest.approx(expected, rel=1e-5)
+    references, observed = references_of(COUNTS), observed_of(seen, *(quality or (1.0, 0.0)), excluded)
+    if quality is None:
+        found = references.similarity(observed)
+    else:
+        found = references.corrected_similarity(observed, suite_of([]).noise)
+        missed, _ = oracle.rates(COUNTS, *quality)
+    for i, r in itertools.product(range(7), range(29)):
+        expected = oracle.corrected(seen[i], COUNTS[r], missed) if quality else oracle.jaccard(seen[i], COUNTS[r])
+        expected = -1.0 if excluded[i, r] else expected
+        assert float(found[i, r]) == pytest.approx(expected, rel=1e-5 if quality else 1e-12)
     assert found.max() <= 1
 
 
@@ -291,9 +274,6 @@ def test_gradients_of_shares():
     assert torch.autograd.gradcheck(lambda e, s: shares_of(references, observed, e, p, s), (llr, sharp))
 
 
-# ---------------------------------------------------------------------- baselines
-
-
 def by_hand(name, method, seen, c, q):
     """Log-odds of one genome."""
     there, p = seen > 0, oracle.prevalence(COUNTS)
@@ -324,10 +304,8 @@ def test_baselines_by_hand(suite, name):
     found = suite[name](observed)
     assert len(seen) == 5
     for i in range(5):
-        expected = by_hand(
-            name, suite[name], seen[i], float(observed.completeness[i]), float(observed.contamination[i])
-        )
-        assert np.allclose(found[i], expected, rtol=1e-6, atol=1e-6)
+        quality = float(observed.completeness[i]), float(observed.contamination[i])
+        assert np.allclose(found[i], by_hand(name, suite[name], seen[i], *quality), rtol=1e-6, atol=1e-6)
 
 
 @torch.no_grad()
@@ -365,9 +343,6 @@ def test_principal_components_are_those_of_the_covariance():
     assert torch.allclose(method(observed), suite_of([])["prevalence-bayes"](observed), atol=1e-6)
 
 
-# ---------------------------------------------------------------------- the seed document
-
-
 def document(method, seen, heads, dim):
     """seeds/000 in PyTorch's own functions, one genome without padding."""
     w = dict(method.state_dict())
@@ -375,22 +350,10 @@ def document(method, seen, heads, dim):
 
     def attention(queries, elements, at):
         parts = [f"{at}.{part}" for part in ("query", "key", "value")]
-        return F.multi_head_attention_forward(
-            queries,
-            elements,
-            elements,
-            dim,
-            heads,
-            torch.cat([w[f"{p}.weight"] for p in parts]),
-            torch.cat([w[f"{p}.bias"] for p in parts]),
-            None,
-            None,
-            False,
-            0.0,
-            w[f"{at}.output.weight"],
-            w[f"{at}.output.bias"],
-            need_weights=False,
-        )[0]
+        inside = [torch.cat([w[f"{p}.{kind}"] for p in parts]) for kind in ("weight", "bias")]
+        outside = w[f"{at}.output.weight"], w[f"{at}.output.bias"]
+        sizes = dim, heads, *inside, None, None, False, 0.0, *outside
+        return F.multi_head_attention_forward(queries, elements, elements, *sizes, need_weights=False)[0]
 
     def norm(x, at):
         return F.layer_norm(x, (dim,), w[f"{at}.weight"], w[f"{at}.bias"])

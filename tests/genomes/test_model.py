@@ -5,47 +5,22 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from genome_oracle import COUNTS, FAMILIES, REFERENCES, genomes_of_all_sizes, observed_of, some_counts, suite_of
+from genome_oracle import (
+    COUNTS,
+    FAMILIES,
+    REFERENCES,
+    genomes_of,
+    genomes_of_all_sizes,
+    observed_of,
+    some_counts,
+    suite_of,
+)
 
-from omniset.core.sets import SetBatch
 from omniset.genomes import training
 from omniset.genomes.model import PARTS, facts
 from omniset.genomes.noise import Recovery
 from omniset.genomes.references import Compared
-from omniset.genomes.seed import FamilyTokens, mean_of_present
 from omniset.genomes.training import Clades, Genomes, mix
-
-
-@pytest.fixture(scope="module")
-def suite():
-    return suite_of()
-
-
-# ---------------------------------------------------------------------- our default
-
-
-def test_tokens_by_hand():
-    counts = torch.tensor([[0, 2, 0, 0, 1], [0, 0, 0, 0, 0], [3, 1, 1, 0, 7]]).double()
-    tokens = FamilyTokens(5, 3).double()
-    batch = tokens(counts)
-    assert batch.multiplicity.tolist() == [[1, 1, 0, 0], [0] * 4, [1] * 4]
-    assert not batch.elements[batch.multiplicity == 0].any()
-    for i, present in ((0, [1, 4]), (2, [0, 1, 2, 4])):
-        for position, family in enumerate(present):
-            expected = tokens.family.weight[family] + tokens.count.weight[:, 0] + tokens.count.bias
-            assert torch.allclose(batch.elements[i, position], expected, atol=1e-12)
-
-
-def test_the_local_mean_is_of_present_families():
-    elements = torch.tensor([[[1.0], [4.0], [100.0]], [[9.0], [9.0], [9.0]]])
-    batch = SetBatch(elements, torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, 0.0]]), validate=False)
-    assert mean_of_present(batch).tolist() == [[2.5], [0.0]]
-
-
-def only(model, part):
-    """Its mixture is one part alone."""
-    model.mixture.zero_()
-    model.mixture[PARTS.index(part), 0] = 1e3
 
 
 @torch.no_grad()
@@ -170,17 +145,13 @@ def test_every_predictor_has_its_own_loss():
         assert all(name.startswith(own) for name in trained)
 
 
-def zeroed(model):
-    for parameter in (*model.neighbours.gate.parameters(), model.neighbours.trust, model.neighbours.offset):
-        parameter.zero_()
-    model.belief.zero_()
-
-
 @torch.no_grad()
 def test_simple_methods_are_special_cases(suite):
     model = suite_of(["evidence"])["evidence"]
-    zeroed(model)
-    only(model, "neighbours")
+    near = model.neighbours
+    for parameter in (*near.gate.parameters(), near.trust, near.offset, model.belief, model.mixture):
+        parameter.zero_()
+    model.mixture[PARTS.index("neighbours"), 0] = 1e3  # this part alone
     observed = genomes_of_all_sizes()
     bias = model.neighbours.gate[2].bias
     for place, name in enumerate(("prevalence-bayes", "knn", "knn-likelihood")):
@@ -208,9 +179,6 @@ def test_it_starts_as_the_simple_methods():
     assert float(model.neighbours.start.sum()) == pytest.approx(1)
     sharp = torch.tensor([30.0, 60.0, 120.0, 240.0]).double() / FAMILIES
     assert torch.allclose(model.neighbours.log_sharpness.exp(), sharp, rtol=1e-6)
-
-
-# ---------------------------------------------------------------------- the mixture
 
 
 @torch.no_grad()
@@ -296,9 +264,7 @@ def test_families_that_were_not_observed_are_shifted(monkeypatch):
 
 
 def test_without_genomes_kept_back_parts_count_the_same():
-    counts, train = some_counts(), np.arange(29)
-    clades = Clades(np.stack([np.arange(29) % 7] * 2 + [train], 1))
-    model = suite_of(["evidence"], counts=counts, double=False)["evidence"]
+    model = suite_of(["evidence"], double=False)["evidence"]
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    mix(model, Genomes(sp.csr_array(counts), clades, train, train[:0], train), seed=3)
+    mix(model, genomes_of(kept=0), seed=3)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())

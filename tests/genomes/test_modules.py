@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pandas as pd
 import pytest
+from genome_oracle import completion
 
-from omniset.genomes.completion import Completion
 from omniset.genomes.kegg_modules import Module, Modules, Node, parse, read_modules
 
 
@@ -67,15 +67,7 @@ def module_of(text):
     return Module("M1", "", parse(text))
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "(K1,K2) K3+K4-K5",
-        "(K1 K2,K3) (K2,K4) K1",  # of which some are there several times
-        "(K1,K2+K3) (K3,K1 K2) (K1,K4)",
-        "K5",
-    ],
-)
+@pytest.mark.parametrize("text", ["(K1,K2) K3+K4-K5", "(K1 K2,K3) (K2,K4) K1", "(K1,K2+K3) (K3,K1 K2) (K1,K4)", "K5"])
 def test_probability_is_the_sum_over_all_states(text):
     rng = np.random.default_rng(0)
     module, families = module_of(text), [f"K{i}" for i in range(1, 6)]
@@ -115,6 +107,12 @@ def test_files(tmp_path):
     assert [set(m.families()) for m in read_modules(tmp_path / "pathways.csv")] == [{"K00001", "K00002"}, {"K00003"}]
 
 
+def nested(definition, number):
+    """Modules of which each is defined by the next one."""
+    rows = [f"M{i}\t{definition.format(i, i + 1)}\n" for i in range(number)]
+    return "module\tdefinition\n" + "".join(rows) + f"M{number}\tK1\n"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -126,20 +124,17 @@ def test_files(tmp_path):
         ("module\tdefinition\n", "has no modules"),
         ("ENTRY  M1\nNAME  x\n///\n", "an entry has no DEFINITION"),
         (
-            "module\tdefinition\n" + "".join(f"M{i}\tM{i + 1} M{i + 1}\n" for i in range(26)) + "M26\tK1\n",
+            nested("M{1} M{1}", 26),
             "line 14: module 'M12' needs 16,384 families, .*: at most 10,000 are taken, divide it",
         ),
         ("module\tdefinition\nM1\t" + "K1 " * 150_000 + "\n", "line 2: module 'M1' needs 150,000 families"),
         ("module\tdefinition\nM1\t" + "K1," * 199_999 + "K1\n", "line 2: module 'M1' needs 200,000 families"),
         ("pathway,family\n" + "".join(f"P,K{i}\n" for i in range(10_001)), "line 2: module 'P' needs 10,001 families"),
         (
-            "module\tdefinition\n" + "".join(f"M{i}\t(M{i + 1},K2) K3\n" for i in range(40)) + "M40\tK1\n",
+            nested("(M{1},K2) K3", 40),
             "line 17: module 'M15' has more than 50 parentheses and modules within each other",
         ),
-        (
-            "module\tdefinition\n" + "".join(f"M{i}\tM{i + 1}\n" for i in range(60)) + "M60\tK1\n",
-            "line 53: module 'M51' is in more than 50 modules within each other",
-        ),
+        (nested("M{1}", 60), "line 53: module 'M51' is in more than 50 modules within each other"),
     ],
 )
 def test_files_that_cannot_be(tmp_path, text, message):
@@ -148,20 +143,12 @@ def test_files_that_cannot_be(tmp_path, text, message):
         read_modules(tmp_path / "m.tsv")
 
 
-def completion(name, probability, observed, call, unknown=()):
-    p = np.array(probability)
-    quality = {"completeness": 90.0, "contamination": 0.0, "given": True, "novelty": 0.1, "nearest": "r", "far": False}
-    size = {"expected": 1.0, "low": 0.0, "high": 2.0}
-    calls, odds = np.array(call, dtype=bool), np.log(p / (1 - p))
-    return Completion(name, np.array(observed), odds, calls, dict.fromkeys(unknown, 1), **quality, **size)
-
-
 def test_table():
     """By what was observed and called, and by probability; families outside the vocabulary count as observed."""
     modules = Modules([module_of("K1 (K2,K3) K9"), module_of("K3")], ["K1", "K2", "K3"])
     group = [
-        completion("a", [0.9, 0.5, 0.2], [1, 0, 0], [1, 1, 0], ["K9"]),
-        completion("b", [0.4, 0.99, 0.9], [0, 1, 1], [0, 1, 1]),
+        completion("a", [1, 0, 0], [1, 1, 0], [0.9, 0.5, 0.2], unknown={"K9": 1}),
+        completion("b", [0, 1, 1], [0, 1, 1], [0.4, 0.99, 0.9]),
     ]
     rows = modules.table(group)
     assert rows["genome"].tolist() == ["a", "a", "b", "b"]

@@ -122,11 +122,13 @@ def _one_summary(made: Mapping[str, Path], out: Path) -> list[str]:
     name = next(next(iter(made.values())).glob("summary.*")).name
     joined.require_each_once(made, "genome", name)
     rows = joined.stack(made, name, out / name)
-    added, removed, far = (int(rows[column].sum()) for column in ("added", "removed", "far"))
-    return [
-        f"{len(rows):,} genomes: {added:,} families added, {removed:,} removed; {far:,} genomes far from the "
-        f"references. Their summaries together: {name}"
-    ]
+    return [f"{_counted(rows)}. Their summaries together: {name}"]
+
+
+def _counted(summary: Any) -> str:
+    added, removed, far = (int(summary[column].sum()) for column in ("added", "removed", "far"))
+    genomes = f"{len(summary):,} genomes: {added:,} families added, {removed:,} removed"
+    return f"{genomes}; {far:,} genomes far from the references"
 
 
 @in_parts("table", _parts, join=_one_summary, joined=("summary.",))
@@ -209,15 +211,10 @@ def complete(
                         writers[name] = stack.enter_context(TableWriter(folder.path / f"{name}.{output}"))
                     writers[name].write(frame)
         notes = [*([] if stated is not None else [ESTIMATED]), *([] if pathways is None else pathways.notes())]
-        summary = cohort.summary
-        line = (
-            f"{len(summary):,} genomes: {int(summary['added'].sum()):,} families added, "
-            f"{int(summary['removed'].sum()):,} removed; {int(summary['far'].sum()):,} genomes far from the references"
-        )
         about = folder.about(f"Completion of {table.name}", notes)
         how = {"threshold": threshold, "precision": precision, "modules": pathways}
         made = report.of_completion(about, cohort, **how)
-        folder.write(made, files=[f"{name}.{output}" for name in writers], lines=[line, *notes])
+        folder.write(made, files=[f"{name}.{output}" for name in writers], lines=[_counted(cohort.summary), *notes])
 
 
 @takes(CompleterOptions, "epochs", "clade", "seed", "device", "progress", as_at_fit=True)

@@ -19,14 +19,7 @@ from jaxtyping import Float, Int
 from omniset.fitted import Estimator
 from omniset.genomes import calibration, training
 from omniset.genomes.calibration import Level, Rule
-from omniset.genomes.completion import (
-    About,
-    Completion,
-    Explanation,
-    Matching,
-    complete,
-    explain,
-)
+from omniset.genomes.completion import About, Completion, Explanation, Matching, complete, explain
 from omniset.genomes.contigs import judged, without_foreign
 from omniset.genomes.data import GenomeFile, GenomeTable, Table, as_table, watched
 from omniset.genomes.formats import normalise, unlike

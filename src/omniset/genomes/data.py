@@ -155,7 +155,7 @@ class GenomeFile:
         self._before = self.size - self._sheet.file.position
         kinds = Counter(map(kind_of_identifier, families))
         self.identifiers = self._wanted or summary_of_kinds(kinds)
-        of = _name_of(self.paths)
+        of = str(self.paths[0]) + (f" and {len(self.paths) - 1} more" if len(self.paths) > 1 else "")
         told = [(notes.tally[what], text) for what, text in TOLERATED.items() if notes.tally[what]]
         notes.warnings += [f"{of}: {text.format(number=number, wanted=self._wanted)}" for number, text in told]
         notes.warnings += [
@@ -200,10 +200,6 @@ class GenomeFile:
             return next((kind for kind in order if kind in here), "other")
         kinds = FORMATS[self.format].families
         return None if not kinds else main if main in kinds else next(iter(kinds))
-
-
-def _name_of(paths: list[Path]) -> str:
-    return str(paths[0]) + (f" and {len(paths) - 1} more" if len(paths) > 1 else "")
 
 
 def _files(path: str | Path | Sequence[str | Path]) -> tuple[list[Path], str | None]:

@@ -371,7 +371,12 @@ def evaluate(
     first = arguments.pop("seed", 0)
     completer = GenomeCompleter(seed=first, **arguments)
     completer.check_arguments()
-    _check(methods, seeds, precision, completer.architecture)
+    there = [OURS, *(name for name in MAKERS if name != completer.architecture)]
+    if unknown := [name for name in methods if name not in there]:
+        raise ValueError(f"methods must be out of {', '.join(there)}; got {unknown[0]!r}")
+    if seeds < 1:
+        raise ValueError(f"seeds must be >= 1, got {seeds}")
+    check_precision(precision)
     if completer.architecture != "evidence":
         methods = [name for name in methods if name != NO_NETWORK]  # it has none but its network
     genomes = as_table(table)
@@ -391,16 +396,6 @@ def evaluate(
     names = [] if itself is None else np.array(genomes.names)[is_whole(itself)]
     rows = pd.concat([rows, of_whole(rows, names)], ignore_index=True)
     return Evaluation(rows, pd.DataFrame([unit.facts for unit in units]), precision, clades.notes())
-
-
-def _check(methods: Sequence[str], seeds: int, precision: float, architecture: str) -> None:
-    there = [OURS, *(name for name in MAKERS if name != architecture)]
-    for name in methods:
-        if name not in there:
-            raise ValueError(f"methods must be out of {', '.join(there)}; got {name!r}")
-    if seeds < 1:
-        raise ValueError(f"seeds must be >= 1, got {seeds}")
-    check_precision(precision)
 
 
 def _one_seed(

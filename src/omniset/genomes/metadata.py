@@ -202,12 +202,7 @@ def _lineage(sheet: Sheet, row: int, column: int, text: str) -> list[str | None]
 
 
 def _common_prefix(part: str) -> str:
-    """A name with its rank as most databases write it: P__X and SILVA's D_1__X are p__X.
-
-    Example:
-        >>> [_common_prefix(part) for part in ("D_1__Bacillota", "P__", "p__X", "Bacillota")]
-        ['p__Bacillota', 'p__', 'p__X', 'Bacillota']
-    """
+    """A name with its rank as most databases write it: P__X and SILVA's D_1__X are p__X."""
     numbered = re.match(r"D_([0-6])__", part)
     if numbered:
         return "dpcofgs"[int(numbered[1])] + part[3:]
@@ -292,21 +287,18 @@ def check_quality(quality: pd.DataFrame | None) -> Quality | None:
     if "completeness" not in quality.columns:
         raise ValueError(f"quality has no column 'completeness', it has {list(quality.columns)}")
     percents = pd.DataFrame(index=quality.index, columns=["completeness", "contamination"], dtype=np.float64)
-    for name in [column for column in percents if column in quality]:
-        numbers, wrong = as_numbers(quality[name].to_numpy())
-        if wrong is not None:
-            value = quality[name].iloc[wrong[0]]
-            raise ValueError(
-                f"quality of genome {percents.index[wrong[0]]!r}: {name} is {value!r}, it must be a number (%)"
-            )
-        percents[name] = numbers
     for name, most in (("completeness", 100.0), ("contamination", np.inf)):
-        bad = (percents[name] < 0) | (percents[name] > most) | np.isinf(percents[name])
-        if bad.any():
-            value = percents.loc[bad, name].iloc[0]
-            bound = "from 0 to 100" if most == 100 else ">= 0 and finite"
-            first = percents.index[bad][0]
-            raise ValueError(f"quality of genome {first!r}: {name} is {value:g}, it must be {bound} (%)")
+        if name not in quality:
+            continue
+        numbers, wrong = as_numbers(quality[name].to_numpy())
+        bad = (numbers < 0) | (numbers > most) | np.isinf(numbers)
+        if wrong is not None or bad.any():
+            at = bad.argmax() if wrong is None else wrong[0]
+            said, bound = f"{numbers[at]:g}", "from 0 to 100" if most == 100 else ">= 0 and finite"
+            if wrong is not None:
+                said, bound = repr(quality[name].iloc[at]), "a number"
+            raise ValueError(f"quality of genome {percents.index[at]!r}: {name} is {said}, it must be {bound} (%)")
+        percents[name] = numbers
     if percents.index.duplicated().any():
         raise ValueError(f"quality: genome {percents.index[percents.index.duplicated()][0]!r} is there twice")
     if doubt := seem_fractions(percents.to_numpy()):

@@ -191,6 +191,10 @@ class Mixture(Method):
         self, observed: Observed
     ) -> tuple[Float[Tensor, "genomes families parts"], Float[Tensor, "genomes facts"]]:
         """Log-odds of each part by itself, its evidence included; and what the weights depend on."""
+        return self.of_settled(*self.noise.settle(observed))
+
+    def of_settled(self, observed: Observed, given: Given) -> tuple[Tensor, Tensor]:
+        """`parts` of genomes whose quality is settled."""
         raise NotImplementedError
 
 
@@ -245,16 +249,13 @@ class EvidenceModel(Mixture):
             context.fit(self.noise.prior())
 
     def learned(self, observed: Observed) -> list[PerFamily]:
+        """Of what has weights: neighbours, components, and both outputs of each context."""
         settled, given = self.noise.settle(observed)
-        empty = ~observed.present.any(1, keepdim=True)
-        return [torch.where(empty, self.noise.prior(), part) for part in self._predictors(settled, given)]
-
-    def _predictors(self, observed: Observed, given: Tensor) -> list[Tensor]:
-        """Log-odds of what has weights, with the evidence: neighbours, components, and both outputs of each context."""
-        evidence = self.noise.evidence(observed)
-        contexts = [(posterior, prior + evidence) for posterior, prior in self._contexts(observed, given)]
-        near, _, linear = self.simple(observed, given, self.references.compare(observed, self.noise))
-        return [near, linear, *chain.from_iterable(contexts)]
+        evidence, empty = self.noise.evidence(settled), ~settled.present.any(1, keepdim=True)
+        contexts = [(posterior, prior + evidence) for posterior, prior in self._contexts(settled, given)]
+        near, _, linear = self.simple(settled, given, self.references.compare(settled, self.noise))
+        predictors = [near, linear, *chain.from_iterable(contexts)]
+        return [torch.where(empty, self.noise.prior(), log_odds) for log_odds in predictors]
 
     def simple(self, observed: Observed, given: Tensor, compared: Compared) -> list[PerFamily]:
         """Log-odds of neighbours, of the likeliest and of components, with their evidence."""
@@ -285,17 +286,12 @@ class EvidenceModel(Mixture):
             "shift": shift,
         }
 
-    def parts(
-        self, observed: Observed
-    ) -> tuple[Float[Tensor, "genomes families parts"], Float[Tensor, "genomes facts"]]:
-        settled, given = self.noise.settle(observed)
-        compared = self.references.compare(settled, self.noise)
-        evidence = self.noise.evidence(settled)
-        posterior, prior = (sum(both) / len(both) for both in zip(*self._contexts(settled, given), strict=True))
-        prior = prior + evidence
-        context = torch.where(settled.present, prior, (prior + posterior) / 2)
-        together = torch.stack([*self.simple(settled, given, compared), context], 2)
-        return together, facts(settled, compared)
+    def of_settled(self, observed: Observed, given: Given) -> tuple[Tensor, Tensor]:
+        compared = self.references.compare(observed, self.noise)
+        posterior, prior = (sum(both) / len(both) for both in zip(*self._contexts(observed, given), strict=True))
+        prior = prior + self.noise.evidence(observed)
+        context = torch.where(observed.present, prior, (prior + posterior) / 2)
+        return torch.stack([*self.simple(observed, given, compared), context], 2), facts(observed, compared)
 
     def _believed(self, observed: Observed) -> PerFamily:
         seen, unseen = self.belief.unbind(1)
@@ -318,17 +314,12 @@ class WithoutNetwork(Mixture):
     def references(self) -> References:  # type: ignore[override]
         return self.model[0].references
 
-    def parts(
-        self, observed: Observed
-    ) -> tuple[Float[Tensor, "genomes families parts"], Float[Tensor, "genomes facts"]]:
-        return self._of_settled(*self.noise.settle(observed))
-
     def log_odds(self, observed: Observed, given: Given) -> PerFamily:
-        parts, about = self._of_settled(observed, given)
+        parts, about = self.of_settled(observed, given)
         weights, shift = self.balance(observed, about)
         return (parts * weights).sum(2) + shift
 
-    def _of_settled(self, observed: Observed, given: Tensor) -> tuple[Tensor, Tensor]:
+    def of_settled(self, observed: Observed, given: Given) -> tuple[Tensor, Tensor]:
         model = self.model[0]
         compared = model.references.compare(observed, self.noise)
         return torch.stack(model.simple(observed, given, compared), 2), facts(observed, compared)

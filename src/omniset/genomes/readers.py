@@ -582,8 +582,7 @@ def _parquet_blocks(file: TableFile, words: Sequence[int]) -> Iterator[Block]:
 
 def read_wide(sheet: Sheet, notes: Notes) -> Found:
     """Genomes x families."""
-    columns = _wide_columns(sheet)
-    _refuse_no_name(sheet, "family")
+    columns = _wide_columns(sheet, "family")
     kind = kind_of_identifier(sheet.titles[0])
     if kind != "other" and all(kind_of_identifier(name) == kind for name in columns):
         row = None if isinstance(sheet.file, TableFile) else sheet.header
@@ -603,29 +602,24 @@ def read_wide(sheet: Sheet, notes: Notes) -> Found:
             yield row, Genome(name, named[present].tolist(), of_genome[present])
 
 
-def _wide_columns(sheet: Sheet) -> list[str]:
+def _wide_columns(sheet: Sheet, what: str) -> list[str]:
+    """The columns behind the first, each of which has a name."""
     columns = sheet.titles[1:]
     if not columns:
         raise sheet.file.error(None, "has one column only: columns must be separated by tabs or commas")
-    return columns
-
-
-def _refuse_no_name(sheet: Sheet, what: str) -> None:
-    """Raise the ValueError where a column, the first one aside, has no name."""
-    columns = sheet.titles
-    at = next((at for at, name in enumerate(columns) if at and not name), None)
-    if at is not None:
-        ends = ": does the line end with a separator?" if at == len(columns) - 1 else ""
+    if "" in columns:
+        at = columns.index("") + 1
+        ends = ": does the line end with a separator?" if at == len(columns) else ""
         row = None if isinstance(sheet.file, TableFile) else sheet.header
         raise sheet.file.error(row, f"column {at + 1} has no name, each {what} needs one{ends}")
+    return columns
 
 
 def read_transposed(sheet: Sheet, notes: Notes) -> Found:
     """Families x genomes: held as sparse counts, since the last row completes the first genome."""
-    _wide_columns(sheet)
+    _wide_columns(sheet, "genome")
     words = text_columns(sheet) if sheet.keys[0] == "key" else []
     genomes = [title for i, title in enumerate(sheet.titles) if i and i not in words]
-    _refuse_no_name(sheet, "genome")
     for name, times in Counter(genomes).items():
         if times > 1:
             raise sheet.file.error(None, f"genome {name!r} is there twice: each genome needs its own name")
@@ -686,15 +680,12 @@ def _families(sheet: Sheet, names: Sequence[str], notes: Notes) -> tuple[list[st
         )
     wanted = [notes.wants(family) for family in families]
     if not any(wanted):
-        raise _none_wanted(sheet.file, families, notes)
+        kinds = Counter(map(kind_of_identifier, families))
+        have = ", ".join(f"{count} of {kind}" for kind, count in kinds.most_common()) or "none at all"
+        of = f" of kind {notes.wanted}" if notes.wanted else ""
+        raise sheet.file.error(None, f"has no family{of}, it has {have}")
     notes.tally["unwanted"] += len(wanted) - sum(wanted)
     return families, wanted
-
-
-def _none_wanted(file: TextFile, families: list[str], notes: Notes) -> ValueError:
-    kinds = Counter(map(kind_of_identifier, families))
-    have = ", ".join(f"{count} of {kind}" for kind, count in kinds.most_common()) or "none at all"
-    return file.error(None, f"has no family{f' of kind {notes.wanted}' if notes.wanted else ''}, it has {have}")
 
 
 READERS: dict[str, Callable[[Sheet, Notes], Found]] = {

@@ -75,12 +75,7 @@ class Simulated:
     estimated_contamination: Float[np.ndarray, " mags"]
 
 
-def simulate(
-    genomes: int = 400,
-    families: int = 1000,
-    mags: int = 100,
-    seed: int = 0,
-) -> Simulated:
+def simulate(genomes: int = 400, families: int = 1000, mags: int = 100, seed: int = 0) -> Simulated:
     """Relatives with their gene families, some of them complete references, the others spoilt.
 
     Up to half of the mags are all genomes there are of some taxonomic families, which so have no reference; the others

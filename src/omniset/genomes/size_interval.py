@@ -1,8 +1,4 @@
-"""How many families a complete genome has: their expected number, and an interval of 95 %.
-
-The interval is from expected - below s to expected + above s, s = sqrt(sum p (1 - p)) the standard deviation of
-independent families. Families are not independent: below and above come from validation genomes.
-"""
+"""How many families a complete genome has: their expected number, and an interval of 95 %."""
 
 from __future__ import annotations
 
@@ -12,7 +8,8 @@ from jaxtyping import Bool, Float
 
 def size_interval(log_odds: Float[np.ndarray, " families"], below: float, above: float) -> tuple[float, float, float]:
     """Expected number of families, and its interval of 95 %, from expected - below s to expected + above s, where
-    s = sqrt(sum p (1 - p)) is the standard deviation of independent families. They are not: see `deviations`.
+    s = sqrt(sum p (1 - p)) is the standard deviation of independent families. They are not: below and above come
+    from validation genomes, see `deviations`.
     """
     p = 1 / (1 + np.exp(-log_odds))
     expected, deviation = float(p.sum()), float(np.sqrt((p * (1 - p)).sum()))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -382,7 +382,7 @@ def apply_all(
         method.to(device)
     log_odds: dict[str, list[np.ndarray]] = {name: [] for name in methods}
     observed, novelty, shifts, hidden = [], [], [], []
-    any_method = next(iter(methods.values()))
+    noise = next(iter(methods.values())).noise
     told: Any = references or next((m.references for m in methods.values() if hasattr(m, "references")), None)
     if told is not None:
         told.to(device)
@@ -391,8 +391,6 @@ def apply_all(
         observed.append(batch.present.cpu().numpy())
         for name, method in methods.items():
             log_odds[name].append(method(batch).cpu().numpy())
-        noise = any_method.noise
-        settled = noise.settle(batch)[0]
         if genomes.itself is not None:
             hidden.append(noise.hidden(batch.present, recovery.to(device)).cpu().numpy())
         if shift:
@@ -400,7 +398,7 @@ def apply_all(
         if told is None:
             novelty.append(np.full(len(batch), np.nan, dtype=np.float32))
         else:
-            near = told.corrected_similarity(settled, noise).amax(1)
+            near = told.corrected_similarity(noise.settle(batch)[0], noise).amax(1)
             novelty.append(1 - near.cpu().numpy())
     truth = genomes.counts[rows].toarray() > 0
     seen, far = np.concatenate(observed), np.concatenate(novelty)
@@ -582,12 +580,6 @@ class Suite(nn.Module):
         return method
 
 
-def _without_network(suite: Suite) -> Method:
-    model = suite["evidence"]
-    assert isinstance(model, EvidenceModel)
-    return WithoutNetwork(suite.noise, model)
-
-
 MAKERS: dict[str, Callable[[Suite], Method]] = {
     "as-is": lambda suite: AsIs(suite.noise),
     "prevalence": lambda suite: Prevalence(suite.noise, bayes=False),
@@ -599,7 +591,7 @@ MAKERS: dict[str, Callable[[Suite], Method]] = {
     "mean": lambda suite: Mean(suite.noise, [suite[name] for name in MEAN_OF]),
     "evidence": lambda suite: EvidenceModel(suite.noise, suite.references, suite.families),
     "seed": lambda suite: SeedModel(suite.noise, suite.families),
-    NO_NETWORK: _without_network,
+    NO_NETWORK: lambda suite: WithoutNetwork(suite.noise, cast(EvidenceModel, suite["evidence"])),
 }
 
 
