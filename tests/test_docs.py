@@ -131,7 +131,7 @@ def run_python(page, parts):
 @pytest.mark.filterwarnings("ignore:.*are not in the model's vocabulary")
 @pytest.mark.filterwarnings("ignore:.*far from the model's reference genomes")  # so few references
 def test_genomes_page_runs(tmp_path, monkeypatch):
-    """Its walk on simulated data, as small as can be, then its Python. (evaluate: tests/genomes.)"""
+    """Its walk on simulated data, as small as can be, then its Python. (evaluate: test_contract.)"""
     monkeypatch.chdir(tmp_path)
     small = {
         "simulate": ["--genomes=40", "--families=60", "--mags=6"],
