@@ -1,4 +1,4 @@
-// A whole attention block, one small set after the other, by the formulas of whole.py: such a set takes less time than
+// A whole attention block, one small set after the other, by the formulas of small.py: such a set takes less time than
 // Python takes to call its operations. Built by blocks.py, if there is a compiler.
 //
 // What is known of rows (queries x, or elements y) lies with them innermost, (numbers, rows), their number padded to a

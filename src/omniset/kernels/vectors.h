@@ -7,6 +7,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <utility>
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
 
 namespace {
 
@@ -54,17 +57,43 @@ inline void store(T *p, Vec<T> v) {
   std::memcpy(p, &v, sizeof v);
 }
 
-// exp(x) = 2^n exp(r) with |r| <= ln(2) / 2, exp(r) by its Taylor series. 0 below the range of normal numbers.
+template <class T>
+constexpr T inverse_factorial(int k) {
+  return k > 1 ? inverse_factorial<T>(k - 1) / T(k) : T(1);
+}
+
+#ifdef __AVX512F__
+// x 2^n: 0 where that is too small, infinity where it is too large.
+inline Vec<float> scaled(Vec<float> x, Vec<float> n) { return _mm512_scalef_ps(x, n); }
+inline Vec<double> scaled(Vec<double> x, Vec<double> n) { return _mm512_scalef_pd(x, n); }
+// NaN stays: it is the second operand.
+inline Vec<float> within(Vec<float> x, float end) {
+  return _mm512_min_ps(_mm512_set1_ps(end), _mm512_max_ps(_mm512_set1_ps(-end), x));
+}
+inline Vec<double> within(Vec<double> x, double end) {
+  return _mm512_min_pd(_mm512_set1_pd(end), _mm512_max_pd(_mm512_set1_pd(-end), x));
+}
+#endif
+
+// exp(x) = 2^n exp(r) with |r| <= ln(2) / 2, exp(r) by its Taylor series. 0 where that is too small.
 template <class T>
 inline Vec<T> exponential(Vec<T> x) {
   typedef Vectors<T> S;
+#ifdef __AVX512F__
+  Vec<T> in = within(x, 2 * S::MOST);
+#else
   Vec<T> in = x < S::LEAST ? (x - x) + S::LEAST : x;
   in = x < -1e30f ? Vec<T>{} + S::LEAST : in;  // -inf - -inf would be no number
   in = in > S::MOST ? Vec<T>{} + S::MOST : in;
+#endif
   Vec<T> n = (in * T(1.44269504088896340736) + S::ROUND) - S::ROUND;
   Vec<T> r = (in - n * S::LN2_HIGH) - n * S::LN2_LOW;
-  Vec<T> p = Vec<T>{} + T(1);
-  for (int k = S::TERMS; k >= 1; k--) p = p * (r * (T(1) / T(k))) + T(1);
+  Vec<T> p = Vec<T>{} + inverse_factorial<T>(S::TERMS);
+#pragma GCC unroll 16
+  for (int k = S::TERMS - 1; k >= 0; k--) p = p * r + inverse_factorial<T>(k);
+#ifdef __AVX512F__
+  return scaled(p, n);
+#else
   // In two halves, as 2^n itself may be too large.
   typename S::I i = __builtin_convertvector(n, typename S::I), half = i >> 1;
   typename S::I a = (half + S::BIAS) << S::MANTISSA, b = (i - half + S::BIAS) << S::MANTISSA;
@@ -74,6 +103,7 @@ inline Vec<T> exponential(Vec<T> x) {
   p = p * fa * fb;
   p = x > S::MOST ? Vec<T>{} + T(INFINITY) : p;
   return x < S::LEAST ? Vec<T>{} : p;
+#endif
 }
 
 // ---------------------------------------------------------------------------------------------------- products
