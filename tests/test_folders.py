@@ -259,6 +259,7 @@ def test_the_commands_end_to_end(tmp_path, monkeypatch, capsys):
     assert "sets/z.h5: has 7 features, the model has 5\n" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("as_asked")
 def test_scores_are_drawn_where_the_elements_are(tmp_path, monkeypatch, capsys):
     out = folder(tmp_path, ".h5", places=True)
     monkeypatch.chdir(tmp_path)
@@ -275,6 +276,14 @@ def test_scores_are_drawn_where_the_elements_are(tmp_path, monkeypatch, capsys):
     plots_of = plots.heat_map
     monkeypatch.setattr(plots, "heat_map", spy)
     explain = ["explain", "sets", "--model=run", "--out=x.csv.gz", "--method=attention", *QUIET]
+    (tmp_path / "x-maps").mkdir()
+    (tmp_path / "x-maps" / "a.png").write_text("mine")
+    assert main(explain) == 2
+    assert "x-maps, where maps are drawn, is there already" in capsys.readouterr().err
+    assert not (tmp_path / "x.csv.gz").exists()
+    assert (tmp_path / "x-maps" / "a.png").read_text() == "mine"
+    (tmp_path / "x-maps" / "a.png").unlink()
+    (tmp_path / "x-maps").rmdir()
     assert main(explain) == 0
     assert "26 scores written to x.csv.gz, 4 maps to x-maps" in capsys.readouterr().out
     assert sorted(p.name for p in (tmp_path / "x-maps").iterdir()) == ["a.png", "b.png", "c.png", "é f.png"]

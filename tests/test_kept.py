@@ -51,6 +51,10 @@ def test_what_is_not_whole_is_done_again(tmp_path):
     again = Kept(tmp_path, resume=True)
     again.do("a", {}, lambda: 1 / 0)
     assert not again.scratch("a").exists()
+    for text in ("{}", "[]", '{"settings": {}, "facts": 3}', "[" * 100_000):
+        (tmp_path / "rows" / "a.json").write_text(text)
+        with pytest.raises(ValueError, match=r"a\.json is damaged"):
+            Kept(tmp_path, resume=True).do("a", {}, lambda: 1 / 0)
     for lost, needs in (("a.json", []), ("a.npz", ["z"])):
         (tmp_path / "rows" / lost).unlink()
         Kept(tmp_path, resume=True).do("a", {}, unit(calls), needs=needs)

@@ -417,7 +417,56 @@ def test_inputs_and_what_nobody_has_made_stay(words, model, here, capsys):
     Path("proj/a").mkdir(parents=True)
     for name in ("proj/a.fastq", "proj/a.tsv", "proj/a/precious"):
         Path(name).write_text("mine")
-    refused(capsys, [*words, f"--model={model}"], "model" if model == "none" else "out=")
+    refused(capsys, [*words, f"--model={model}"], "" if model == "none" else "out=")
+
+
+def test_a_name_that_is_only_an_ending_is_no_name(here, capsys):
+    """What is made of it would be the folder above, or the folder itself."""
+    Path("victim/sub").mkdir(parents=True)
+    Path("victim/precious").write_text("mine")
+    for name in ("..parquet", "...parquet"):
+        shutil.copy("sets/part.0.parquet", name)
+        refused(capsys, ["predict", name, "--model=model", "--out=victim/out"], "has no name before its ending")
+        refused(capsys, ["microbiomes", "classify", name, "--model=model", "--out=victim/out"], "has no name before")
+
+
+def test_results_of_an_earlier_model_are_not_taken_up(here, capsys):
+    """Not beside an empty folder of a run that failed at once either, and a fifo is no record."""
+    words = ["predict", "sets", "--model=model", "--out=out", "--scheduler=synchronous", *QUIET]
+    assert main(words) == 0
+    config = Path("model/config.json")
+    config.write_text(config.read_text() + " ")
+    before = tree(here / "out")
+    Path(".out.unfinished").mkdir()
+    assert main([*words, "--resume=true"]) == 2
+    assert "the model is another" in capsys.readouterr().err
+    settings = Path("out") / RECORDS / "settings.json"
+    kept = settings.read_bytes()
+    settings.unlink()
+    os.mkfifo(settings)
+    assert main([*words, "--resume=true"]) == 2
+    assert "settings.json is damaged" in capsys.readouterr().err
+    settings.unlink()
+    settings.write_bytes(kept)
+    assert tree(here / "out") == before
+
+
+def test_a_model_that_changes_during_the_run_is_noticed(here, capsys, monkeypatch):
+    work = workers._call
+
+    def call(*arguments):
+        work(*arguments)
+        if not Path("old").exists():
+            Path("model").rename("old")
+            shutil.copytree("old", "model")
+            os.utime("model/config.json", (4, 4))
+
+    for path in Path("model").rglob("*"):
+        os.utime(path, (3, 3))
+    with monkeypatch.context() as patch:
+        patch.setattr(workers, "_call", call)
+        assert predict(here, here / "out") == 2
+    assert "model has changed since the command began" in capsys.readouterr().err
 
 
 def test_a_folder_of_others_is_no_place_for_parts(here, capsys):

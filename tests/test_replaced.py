@@ -219,6 +219,47 @@ def test_what_is_read_does_not_lie_in_what_is_replaced(here, capsys):
     refused(["evaluate", "labels.csv", *words[2:], "--out", ".", "--replace", "true"], capsys, "folder")
 
 
+@pytest.mark.parametrize(
+    ("out", "read", "said"),
+    [
+        ("sets.csv", ["sets.csv"], "is the input itself"),
+        ("labels.csv", ["sets.csv", Path("labels.csv")], "is the input itself"),
+        ("link.csv", ["sets.csv"], "is the input itself"),
+        ("model/out_of_fold.csv", [Path("model")], "lies in model"),
+        ("model/new.csv", ["model"], "lies in model"),
+        ("data/a.csv", ["data"], "lies in data"),
+        ("data", [[Path("data/a.csv")]], "holds data/a.csv"),
+        ("loop", ["sets.csv"], "is no name of a file or folder"),
+    ],
+)
+def test_no_command_writes_over_what_it_reads(out, read, said, here):
+    Path("data").mkdir()
+    Path("data/a.csv").touch()
+    os.symlink("sets.csv", "link.csv")
+    os.symlink("loop", "loop")
+    with pytest.raises(ValueError, match=said):
+        folders.refuse_own_input(Path(out), read)
+    folders.refuse_own_input(Path("data/new.csv"), ["data", "sets.csv", None, "gene", ""])
+
+
+def test_options_and_config_are_read_too(here, capsys):
+    Path("scores.csv").write_text("mine")
+    predict = ["predict", "sets.csv", "--model", "model", "--replace", "true"]
+    refused([*predict, "--vectors", "scores.csv", "--out", "scores.csv"], capsys, "is the input itself")
+    Path("run.csv").write_text("device: cpu\n")
+    refused([*predict, "--config", "run.csv", "--out", "run.csv"], capsys, "is the input itself")
+    refused([*predict, "--out", "model/new.csv"], capsys, "lies in model")
+
+
+def test_links_that_lead_nowhere_and_files_named_as_a_lock_stay(here, capsys):
+    os.symlink("nowhere.csv", "d.csv")
+    refused(["predict", "sets.csv", "--model", "model", "--out", "d.csv"], capsys, "is there already")
+    assert os.readlink("d.csv") == "nowhere.csv"
+    Path("sim").mkdir()
+    Path("sim/.lock").write_text("mine")
+    refused([*OTHERS["genomes simulate"], "--out", "sim"], capsys, "sim/.lock is in the way")
+
+
 def test_a_kill_within_the_swap_loses_nothing(here, monkeypatch):
     """Between the two renames the old folder has another name; the next run puts it back."""
     before = contents(Path("model"))

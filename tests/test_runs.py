@@ -412,7 +412,7 @@ def test_nothing_is_replaced_that_was_read(tmp_path, frame, fitted, capsys):
     before = (tmp_path / "sets.csv").read_bytes()
     for verb in ("predict", "explain"):
         run(verb, tmp_path / "sets.csv", "--model", fitted / "run", "--out", tmp_path / "sets.csv", code=2)
-        assert "out is the input itself" in capsys.readouterr().err
+        assert "is the input itself" in capsys.readouterr().err
     assert (tmp_path / "sets.csv").read_bytes() == before
 
 

@@ -424,4 +424,4 @@ def test_the_command_writes_the_vectors_of_python(kind, mixture, tmp_path, capsy
     assert f"17 vectors of {found.shape[1] - 1} numbers" in said.out
     assert "features are in another order than at fit" in said.err
     assert main(["embed", *words, f"--out={tmp_path}/sets.csv"]) == 2
-    assert "out is the input itself" in capsys.readouterr().err
+    assert "is the input itself" in capsys.readouterr().err

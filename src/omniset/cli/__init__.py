@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Any
 
 # How many times a thread looks whether the others are done before it sleeps, in GNU's OpenMP, with which PyTorch and
@@ -73,6 +75,28 @@ def _named(commands: dict[str, Any], words: list[str]) -> dict[str, Any]:
     return commands if command is None else {words[0]: command}
 
 
+def _guarded(command: Any, words: list[str]) -> Any:
+    """A command, or each of a dict of them, that refuses to write over what it reads."""
+    if isinstance(command, dict):
+        return {name: _guarded(one, words) for name, one in command.items()}
+    return _refusing(command, words) if callable(command) else command
+
+
+def _refusing(command: Callable[..., Any], words: list[str]) -> Callable[..., Any]:
+    @functools.wraps(command)
+    def run(*given: Any, **arguments: Any) -> Any:
+        from omniset.runs.folders import refuse_own_input
+
+        if arguments.get("out") is not None:
+            configs = [value for flag, value in pairwise(words) if flag == "--config"]
+            configs += [word.partition("=")[2] for word in words if word.startswith("--config=")]
+            read = [value for name, value in arguments.items() if name != "out"]
+            refuse_own_input(arguments["out"], [*given, *read, *configs])
+        return command(*given, **arguments)
+
+    return run
+
+
 def main(arguments: list[str] | None = None, systems: Mapping[str, Any] | None = None) -> int:
     """Entry point. OMNISET_DEBUG=1 shows tracebacks.
 
@@ -110,7 +134,7 @@ def main(arguments: list[str] | None = None, systems: Mapping[str, Any] | None =
         words = of_program(words)
         with terminable():
             jsonargparse.auto_cli(
-                _named(_commands() | dict(systems or {}) | studies.commands(words), words),
+                _guarded(_named(_commands() | dict(systems or {}) | studies.commands(words), words), words),
                 args=microbiomes.with_reads([*words]),
                 prog="omniset",
                 version=omniset.__version__,

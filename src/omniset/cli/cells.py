@@ -499,7 +499,7 @@ def _opened(files: list[str], options: dict[str, Any], out: Path | None = None) 
 
     with closing(read_cells(files, **given(Reading, options))) as cells:
         if out is not None:
-            new_file(out, *(Path(source.name).expanduser() for source in cells.sources))
+            new_file(out)
         yield cells
 
 

@@ -326,7 +326,7 @@ def explain_call(
     completer = _fitted(model, given(Computing, options))
     if out is not None:
         kind_of(out)
-        new_file(out, table)
+        new_file(out)
     with noted() as notes:
         file = GenomeFile(table, format=format, identifiers=identifiers, known=completer.families_)
         one = next((g for g in watched(file, completer.progress, "reading") if g.name == genome), None)

@@ -290,7 +290,7 @@ def explain_taxon(
     from omniset.tables.files import kind_of
 
     kind_of(out)
-    new_file(out, counts, sequences)
+    new_file(out)
     classifier = TaxonClassifier.load(model, **_using(options))
     with run_folder(out.parent), noted() as notes:
         explanation = classifier.explain(feature, sequences, read_samples(counts), sample=sample, top=top)

@@ -89,7 +89,9 @@ def in_parts(
             out: Path = arguments["out"]
             rest = {key: value for key, value in arguments.items() if key not in (argument, "out")}
             name = f"{function.__module__}:{function.__name__}"
-            job = workers.Job(name, argument, rest, out, ending_of(out, endings) if endings else "")
+            there = [value for value in rest.values() if isinstance(value, (str, Path)) and os.path.exists(value)]
+            reads = {str(Path(value).absolute()): workers.state_of(Path(value)) for value in there}
+            job = workers.Job(name, argument, rest, out, ending_of(out, endings) if endings else "", reads=reads)
             run(job, named(files(arguments), place), scheduler, resume=resume, join=join, joined=joined)
 
         scheduled.taken = [taken, *getattr(function, "taken", [])]  # type: ignore[attr-defined]
@@ -143,6 +145,8 @@ def named(paths: Sequence[Path], place: Callable[[Path], Any] = lambda path: pat
         names = ["-".join([*p.relative_to(common).parts, n]) for p, n in zip(parents, names, strict=True)]
     first: dict[str, Path] = {}
     for name, path in zip(names, paths, strict=True):
+        if name in ("", ".", ".."):
+            raise ValueError(f"{path} has no name before its ending: rename it")
         if name in first:
             raise ValueError(f"{first[name]} and {path} would both be written as {name}: name one of them otherwise")
         first[name] = path
@@ -191,8 +195,9 @@ def run(
     for part in parts:
         if (name := job.made(part).name) in (folders.RECORD, RECORDS, LOCK) or name.startswith(joined):
             raise ValueError(f"{part.path}: what is made of it would be {name}, which is taken: rename the file")
-    if resume:
-        there = folders.unfinished(job.out) if folders.unfinished(job.out).exists() else job.out
+    if resume:  # as `folders.take_up` does
+        work = folders.unfinished(job.out)
+        there = work if work.is_dir() and folders.tree_of(work) else job.out
         try:
             _check(there, command, settings)
         except ValueError:
@@ -201,7 +206,7 @@ def run(
             resume = False  # nothing there to go on with, and leave to start anew
     with working_folder(job.out, command, "parts", reads=reads, resume=resume) as folder:
         job = replace(job, out=folder.path)
-        done = _take_up(job, parts, joined)
+        done = _take_up(job, parts, joined, settings)
         record = {"settings": settings, "files": {part.name: part.state for part in parts}}
         if done:
             write_json(job.out / RECORDS / SETTINGS, record)
@@ -276,7 +281,7 @@ def _check(folder: Path, command: str, settings: dict[str, Any]) -> None:
         ValueError: It was not, or is not known by which.
     """
     record = folders.read_record(folder)
-    if record is None or record["kind"] != f"parts of {command}" or not (folder / RECORDS / SETTINGS).exists():
+    if record is None or record["kind"] != f"parts of {command}" or not os.path.lexists(folder / RECORDS / SETTINGS):
         return  # what else is there is checked by `working_folder`
     before = _read(folder / RECORDS / SETTINGS)["settings"]
     for key, now in settings.items():
@@ -287,7 +292,7 @@ def _check(folder: Path, command: str, settings: dict[str, Any]) -> None:
             )
 
 
-def _take_up(job: Job, parts: Sequence[Part], joined: tuple[str, ...]) -> list[Part]:
+def _take_up(job: Job, parts: Sequence[Part], joined: tuple[str, ...], settings: dict[str, Any]) -> list[Part]:
     """Make the folder of a run ready: gives the parts that are done.
 
     Raises:
@@ -303,7 +308,8 @@ def _take_up(job: Job, parts: Sequence[Part], joined: tuple[str, ...]) -> list[P
             "another folder; --replace true starts anew"
         )
     records.mkdir(exist_ok=True)
-    states = _read(records / SETTINGS)["files"] if (records / SETTINGS).exists() else {}
+    record = _read(records / SETTINGS) if os.path.lexists(records / SETTINGS) else {}
+    states = record["files"] if record.get("settings") == settings else {}
     done = []
     for part in parts:
         if job.made(part).exists() and states.get(part.name) == part.state:
@@ -319,6 +325,8 @@ def _take_up(job: Job, parts: Sequence[Part], joined: tuple[str, ...]) -> list[P
 
 def _read(path: Path) -> dict[str, Any]:
     try:
+        if not path.is_file() or path.stat().st_size > folders.LONGEST:
+            raise ValueError(path)
         record = json.loads(path.read_text(encoding="utf-8"))
         if not (record.keys() == {"settings", "files"} and all(isinstance(value, dict) for value in record.values())):
             raise ValueError(record)

@@ -166,7 +166,7 @@ def predict(
     if not array:
         kind_of(out)
     files = Files(expression, coordinates=coordinates, aliases=aliases)
-    new_file(out, pairs, *files)
+    new_file(out)
     predictor = ConnectivityPredictor.load(model).set_params(**given(Computing, options))
     with noted() as warnings:
         regions = files.others()

@@ -222,7 +222,7 @@ def predict(sets: Path, model: Path = Path("run"), out: Path = Path("predictions
     from omniset.tables.files import TableWriter
 
     reading = given(Reading, options)
-    new_file(out, sets, reading["vectors"])
+    new_file(out)
     estimator = commands.load(model, given(SetOptions, options))
     rows = 0
     with noted() as notes, TableWriter(out) as writer:
@@ -256,7 +256,7 @@ def embed(sets: Path, model: Path = Path("run"), out: Path = Path("vectors.csv")
     from omniset.tables.files import TableWriter
 
     reading = given(Reading, options)
-    new_file(out, sets, reading["vectors"])
+    new_file(out)
     estimator = commands.load(model, given(SetOptions, options))
     width = len(estimator.get_feature_names_out())
     rows = 0
@@ -389,7 +389,7 @@ def explain_sets(
         raise ValueError(f"label must be one of {listed([str(name) for name in known])}, got {label!r}")
     if method == "attention" and label is not None:
         raise ValueError(f"label={label!r} is for attribution or removal: attention knows of no prediction")
-    new_file(out, sets, reading["vectors"])
+    new_file(out)
     wanted = None if only is None else set(split(only) or ())
     rows = 0
     with noted() as notes, commands.maps_beside(out) as maps, TableWriter(out) as writer:

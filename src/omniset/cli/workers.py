@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -68,6 +68,7 @@ class Job:
         out: Folder of what is made.
         ending: Of the file that is made of a part; "": a folder is.
         csv_safe: As the option of the program.
+        reads: States of the model and of files that options name, when the command began.
         words: The command as it was typed, which reports quote.
         here: Folder in which it was typed.
         version: Of Omniset there.
@@ -79,6 +80,7 @@ class Job:
     out: Path
     ending: str = ""
     csv_safe: bool = field(default_factory=SAFE.get)
+    reads: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     words: tuple[str, ...] = field(default_factory=lambda: tuple(sys.argv[1:]))
     here: str = field(default_factory=os.getcwd)
     version: str = omniset.__version__
@@ -120,8 +122,9 @@ def do(job: Job, part: Part) -> Outcome:
             with tempfile.TemporaryDirectory(prefix=WORK, dir=job.out / RECORDS, ignore_cleanup_errors=True) as work:
                 made = Path(work) / place.name
                 contextvars.copy_context().run(_call, command, job, part, made)
-                if state_of(part.path) != part.state:
-                    return Outcome(error=f"{part.path} has changed since the command began")
+                for path, state in ((part.path, part.state), *((Path(p), s) for p, s in job.reads.items())):
+                    if state_of(path) != state:
+                        return Outcome(error=f"{path} has changed since the command began")
                 remove(place)  # of a worker that was thought dead
                 made.rename(place)
         except BAD_INPUT as error:
@@ -196,7 +199,7 @@ def _client(distributed: Any, scheduler: str, parts: int) -> Iterator[Any]:
     """Of the scheduler; a cluster of this machine ends with it."""
     if match := LOCAL.fullmatch(scheduler):
         number = min(int(match[1] or processors()), parts)
-        options: dict[str, Any] = {"threads_per_worker": 1, "dashboard_address": None, "silence_logs": logging.ERROR}
+        options: dict[str, Any] = {"threads_per_worker": 1, "dashboard_address": None, "silence_logs": logging.CRITICAL}
         with distributed.LocalCluster(n_workers=number, **options) as cluster, distributed.Client(cluster) as client:
             yield client
         return

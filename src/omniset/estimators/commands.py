@@ -27,7 +27,7 @@ from omniset.estimators.mixture import PRIOR
 from omniset.estimators.predictors import SetClassifier, SetRegressor
 from omniset.estimators.survival import SetSurvival, events_of
 from omniset.report.run import Folder
-from omniset.runs import processes
+from omniset.runs import folders, processes
 from omniset.runs.progress import Progress
 from omniset.tables.files import Origin, TableWriter
 from omniset.tables.labels import (
@@ -331,8 +331,11 @@ def maps_beside(out: Path) -> Iterator[Maps]:
 
     Raises:
         OSError: The folder cannot be written to.
+        ValueError: It is there already.
     """
     folder = out.with_name(f"{out.name.partition('.')[0]}-maps")
+    if os.path.lexists(folder) and (not folders.REPLACE.get() or folder.is_symlink() or not folder.is_dir()):
+        raise ValueError(f"{folder}, where maps are drawn, is there already: choose another name for out")
     if not out.parent.is_dir():
         yield Maps(folder, out.parent)  # the table says so
         return

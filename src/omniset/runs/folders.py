@@ -26,6 +26,8 @@ from omniset.runs.locks import locked
 RECORD, FORMAT, VERSION = "run.json", "omniset-run", 1
 LONGEST = 1 << 24  # bytes of a record: of a hundred thousand files
 TRAINING = ("checkpoints", "rows", "logs")  # folders of what a fit keeps until its model is saved, or resumes from
+CONFIG = "config.json"  # that a folder of a model has
+HALF_WRITTEN = re.compile(r"\..*-[a-z0-9_]{8}(\.[^.]*)?")  # temporary files
 CHANGING_NOTHING = ("resume", "replace", "progress")  # options of a command
 REPLACE: ContextVar[bool] = ContextVar("replace", default=False)  # the option --replace of the command that runs
 
@@ -282,7 +284,7 @@ def take_up(out: Path, kind: str, command: str, resume: bool | None, replace: bo
             )
         if resume and record["kind"] == kind:
             for path in work.rglob(".*-*"):  # half written, by what was killed
-                if path.is_file():
+                if path.is_file() and HALF_WRITTEN.fullmatch(path.name):
                     path.unlink()
             write_record(work, kind, record["command"], None)
             return
@@ -333,14 +335,38 @@ def saving(folder: Path, kind: str, replace: bool) -> Iterator[Path]:
             raise
 
 
-def new_file(out: Path, *given: Path | None) -> None:
-    """See that a file may be written: it is none of what is read, and not there, or to be replaced.
+def refuse_own_input(out: Path, arguments: Iterable[Any]) -> None:
+    """See that what a command writes replaces nothing that it reads.
+
+    Args:
+        arguments: All others of the command: those that are, or name, something that is there, are read.
+
+    Raises:
+        ValueError: `out` is one of them, holds one, is a file within one, or lies in a model.
+    """
+    try:
+        place = out.resolve()
+    except (RuntimeError, OSError) as error:  # which of them depends on the version of Python
+        raise ValueError(f"out={out} is no name of a file or folder: {error}") from error
+    for value in arguments:
+        if isinstance(value, (list, tuple, set)):
+            refuse_own_input(out, value)
+        if not isinstance(value, (str, Path)) or not value or not os.path.exists(path := Path(value).expanduser()):
+            continue
+        read = path.resolve()
+        if out.exists() and out.samefile(read):
+            raise ValueError(f"out={out} is the input itself, {path}: choose another name")
+        if place in read.parents and out.is_dir():
+            raise ValueError(f"out={out} holds {path}, which is read: choose another folder")
+        if read in place.parents and (out.is_file() or (read / CONFIG).is_file()):
+            raise ValueError(f"out={out} lies in {path}, which is read: choose another folder")
+
+
+def new_file(out: Path) -> None:
+    """See that a file may be written: it is not there, or is to be replaced.
 
     Raises:
         ValueError: It may not.
     """
-    for path in given:
-        if path is not None and out.exists() and path.exists() and out.samefile(path):
-            raise ValueError(f"out is the input itself, {path}: choose another name")
-    if out.is_file() and not REPLACE.get():
+    if (out.is_file() or out.is_symlink()) and not REPLACE.get():
         raise ValueError(f"out={out} is there already: choose another name, or replace it with --replace true")

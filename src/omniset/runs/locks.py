@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import platform
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -13,6 +14,8 @@ from pathlib import Path
 import filelock
 
 NAME = ".lock"  # of the file in a folder that says who holds it
+OURS = re.compile(rb"(process \d+ on [^\n]*\n?)?")  # what it says, or will
+LONGEST = 1000  # bytes of it
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)  # of some network file systems
 
 
@@ -27,6 +30,10 @@ def locked(folder: str | Path, name: Path | None = None) -> Iterator[None]:
         ValueError: Another run holds it.
     """
     path = Path(folder).resolve() / NAME
+    if os.path.lexists(path) and not (path.is_file() and OURS.fullmatch(path.read_bytes()[:LONGEST])):
+        raise ValueError(
+            f"{path} is in the way: a file of this name says which run holds the folder. Move it elsewhere"
+        )
     outermost = not _lock(path).is_locked
     try:
         with held(path, f"the folder {folder}", wait=False):

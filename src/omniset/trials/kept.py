@@ -96,8 +96,11 @@ class Kept:
     def _find(self, name: str, settings: dict[str, Any]) -> Done | None:
         if self._folder is None or not (path := self._folder / f"{name}.json").is_file():
             return None
-        stored = json.loads(path.read_text(encoding="utf-8"))
-        before = stored["settings"]
+        try:
+            stored = json.loads(path.read_text(encoding="utf-8"))
+            before, facts = stored["settings"], dict(stored["facts"])
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise ValueError(f"{path} is damaged: remove it, and what it says is done again") from error
         for key in {**settings, **before}:  # in the order of the settings
             if before.get(key) != settings.get(key):
                 raise ValueError(
@@ -105,7 +108,7 @@ class Kept:
                     f"{settings.get(key)!r}. Start anew, not resuming"
                 )
         rows, arrays = path.with_suffix(".parquet"), path.with_suffix(".npz")
-        done = Done(stored["facts"], pd.read_parquet(rows) if rows.is_file() else None)
+        done = Done(facts, pd.read_parquet(rows) if rows.is_file() else None)
         if arrays.is_file():
             with np.load(arrays, allow_pickle=False) as archive:
                 done.arrays = dict(archive)
