@@ -153,7 +153,7 @@ def test_bad_gmt(tmp_path, text, message):
     with pytest.raises(ValueError, match=message):
         read_gmt(path)
     path.write_bytes(b"a\tb\t\xff")
-    with pytest.raises(ValueError, match="is not text"):
+    with pytest.raises(ValueError, match="is not UTF-8 text"):
         read_gmt(path)
     path.write_text("a\thttp://x\tG1\t G2\t\r\n")
     assert read_gmt(path) == {"a": ["G1", "G2"]}
