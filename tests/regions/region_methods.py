@@ -1,42 +1,21 @@
 """Regions for tests of methods, and what these are compared with: loops, and statistics by hand."""
 
+import itertools
+import math
+
 import numpy as np
 import pandas as pd
 
 from omniset.regions.data import Regions
+from omniset.regions.evaluate import PARTS, Evaluation
+from omniset.regions.scores import scores
 
 REGIONS, GENES = 23, 13
 UNKNOWN = ((0, 3), (2, 8), (15, 4))
 TRAIN = np.delete(np.arange(REGIONS), [1, 6, 7, 12, 18, 22])
 
 
-def regions_of(number=REGIONS, genes=GENES, directed=False, seed=0, missing=True, unknown=()):
-    """Connectivity that depends on places and genes; some expression is missing, some pairs are not known."""
-    rng = np.random.default_rng(seed)
-    places = rng.normal(size=(number, 3)) * [40.0, 50.0, 30.0]
-    expression = rng.random((number, genes))
-    connectivity = np.exp(-squared(places, places) / 5000) + rng.normal(scale=0.2, size=(number, number))
-    connectivity += expression[:, :1] * expression[:, 1]
-    if not directed:
-        connectivity = connectivity + connectivity.T
-    np.fill_diagonal(connectivity, np.nan)
-    if missing:
-        expression[3, 5] = expression[7, 2] = np.nan
-        expression[11] = np.nan
-    for i, j in unknown:
-        connectivity[i, j] = connectivity[j, i] = np.nan
-    names = [f"region {i}" for i in rng.permutation(number)]
-    return Regions(
-        names,
-        [f"G{g}" for g in range(genes)],
-        expression.astype(np.float32),
-        coordinates=places,
-        connectivity=connectivity,
-        directed=directed,
-    )
-
-
-def brain_of(number=REGIONS, genes=GENES, seed=0, placed=True, directed=False, alike=1.0, unknown=(0, 3)):
+def brain_of(number=REGIONS, genes=GENES, seed=0, placed=True, directed=False, alike=1.0, unknown=((0, 3),)):
     """Connectivity of distance, of the likeness of three genes, and a little noise."""
     rng = np.random.default_rng(seed)
     places = rng.normal(size=(number, 3)) * [40.0, 50.0, 30.0]
@@ -46,8 +25,8 @@ def brain_of(number=REGIONS, genes=GENES, seed=0, placed=True, directed=False, a
     values = 0.4 * np.exp(-np.linalg.norm(places[:, None] - places, axis=2) / 40) + alike * side @ side.T
     values += noise + 0.3 * side[:, :1] if directed else noise + noise.T
     np.fill_diagonal(values, np.nan)
-    if unknown:
-        values[unknown] = values[unknown[::-1]] = np.nan
+    for i, j in unknown:
+        values[i, j] = values[j, i] = np.nan
     return Regions(
         [f"region {i}" for i in rng.permutation(number)],
         [f"G{g}" for g in range(genes)],
@@ -59,14 +38,36 @@ def brain_of(number=REGIONS, genes=GENES, seed=0, placed=True, directed=False, a
     )
 
 
-def write(made, folder):
-    """The three tables that `omniset regions simulate` writes."""
-    folder.mkdir(exist_ok=True)
-    index = pd.Index(made.names, name="region")
-    places = pd.DataFrame(made.coordinates, index, ["x", "y", "z"])
-    pd.DataFrame(made.expression, index, made.genes).to_csv(folder / "expression.csv")
-    pd.DataFrame(made.connectivity, index, made.names).to_csv(folder / "connectivity.csv")
-    places.assign(hemisphere=made.hemisphere, network=made.network).to_csv(folder / "regions.csv")
+def regions_of(number=REGIONS, missing=True, unknown=(), **options):
+    """As `brain_of`, with expression that is missing."""
+    made = brain_of(number, unknown=unknown, **options)
+    if missing:
+        made.expression[[3, 7], [5, 2]] = made.expression[11] = np.nan
+    return made
+
+
+def made_up(noise, regions, folds=2, level=0.0):
+    """An evaluation of two seeds whose predictions are the truth and so much noise, by method.
+
+    Args:
+        level: By which predictions differ between a fold and the next.
+    """
+    rng = np.random.default_rng(0)
+    fold_of = np.stack([rng.permutation(np.arange(len(regions)) % folds) for _ in range(2)])
+    within = fold_of[:, :, None] == fold_of[:, None]
+    predictions, rows = {}, []
+    for method, size in noise.items():
+        wrong = size * rng.normal(size=within.shape)
+        wrong = regions.connectivity + wrong + wrong.transpose(0, 2, 1) + level * fold_of[:, None]
+        predictions[method] = np.where(within, wrong, np.nan)
+    made = Evaluation(pd.DataFrame(), [], pd.DataFrame(), predictions, fold_of, regions, "spatial")
+    for method, seed, fold in itertools.product(noise, range(2), range(folds)):
+        pairs = made.tested(seed)
+        i, j = pairs[fold_of[seed][pairs[:, 0]] == fold].T
+        about = {"seed": seed, "fold": fold, "method": method, "seconds": 1.0 + fold, **dict.fromkeys(PARTS, math.nan)}
+        rows.append(about | scores(regions.connectivity[i, j], predictions[method][seed, i, j]))
+    made.by_fold = pd.DataFrame(rows)
+    return made
 
 
 def squared(a, b):

@@ -1,28 +1,20 @@
 """The default: weights by SciPy, the blend against its parts, and that it is read as it was fitted."""
 
-import json
-
 import numpy as np
 import pytest
 from region_methods import brain_of, every_pair
 from scipy.optimize import minimize
 
-from omniset.regions import blend, set_attention
+from omniset.regions import blend
 from omniset.regions.blend import Blend, Fold, attention_of, scores_of, slope_of, stacked
-from omniset.regions.methods import joined, parted
 from omniset.trials import stacking
 from omniset.trials.stacking import Stack
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(set_attention, "STEPS", 3)
-        yield
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 @pytest.fixture(scope="module")
-def fitted(_quick):
+def fitted(quick):
     regions = brain_of(29)
     return regions, Blend().fit(regions, np.arange(23))
 
@@ -102,33 +94,6 @@ def test_it_is_the_weighted_sum_of_its_parts(fitted):
     assert min(method.weights.values()) >= 0
     assert sum(method.weights.values()) == pytest.approx(1)
     assert method.scores.keys() == {*method.weights, "blend"}
-
-
-def test_it_is_read_as_it_was_fitted(fitted, monkeypatch):
-    regions, method = fitted
-    train = regions.take(np.arange(23))
-    plain, arrays = parted(method.state())
-    state = joined(json.loads(json.dumps(plain)), arrays)
-    for part in method.fitted.values():
-        monkeypatch.setattr(type(part), "_fit", None)
-    again = Blend().restore(state, train.take(np.argsort(train.names)))
-    pairs = every_pair(29)
-    assert np.array_equal(again.predict(regions, pairs), method.predict(regions, pairs))
-
-
-@pytest.mark.parametrize(
-    ("genes", "placed"),
-    [(True, False), (False, True)],
-)
-def test_parts_are_those_that_can_be_fitted(genes, placed):
-    regions = brain_of(23, placed=placed)
-    method = Blend(genes).fit(regions, np.arange(19))
-    assert list(method.weights) == ["attention", "ridge", "boosting"]
-    assert method.needs_coordinates == placed
-    if not genes:
-        other = regions.with_(expression=np.random.default_rng(4).random(regions.expression.shape).astype(np.float32))
-        pairs = every_pair(23)
-        assert np.array_equal(method.predict(other, pairs), method.predict(regions, pairs))
 
 
 def test_attention_is_kept_to_explain_whatever_its_weight(monkeypatch):

@@ -7,11 +7,9 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from region_methods import GENES, REGIONS, brain_of
+from region_methods import GENES, REGIONS, brain_of, made_up
 
-from omniset.regions import kernel_ridge, methods, set_attention
-from omniset.regions.atlas_coordinates import groups_of
-from omniset.regions.evaluate import PARTS, PLACES, Evaluation, evaluate
+from omniset.regions.evaluate import PARTS, PLACES, evaluate
 from omniset.regions.methods import Method
 from omniset.regions.null_models import WHAT, Statistic, maps_of, spins
 from omniset.regions.predictor import METHODS, ConnectivityPredictor
@@ -35,29 +33,23 @@ class Spy(Method):
             raise KeyboardInterrupt
         self.train = train
         self.mean = float(np.nanmean(train.connectivity))
-        Spy.log.append(("fit", set(train.names), train.expression.copy(), list(train.names)))
+        Spy.log.append(("fit", self.held_out))
 
     def _predict(self, regions, pairs):
-        names = [regions.names[i] for i in range(len(regions))]
-        Spy.log.append(("predict", set(self.train.names), {names[i] for i in pairs.ravel()}, regions))
+        Spy.log.append(("predict", set(self.train.names), {regions.names[i] for i in pairs.ravel()}))
         return self.mean + regions.expression[pairs[:, 0], 0].astype(float) * regions.expression[pairs[:, 1], 0]
 
 
 @pytest.fixture(autouse=True)
-def _spied(monkeypatch):
-    """A spy in the place of boosting, and few choices of the ridge."""
+def _spied(monkeypatch, quick):
+    """A spy in the place of boosting."""
     monkeypatch.setattr(Spy, "log", [])
     monkeypatch.setattr(Spy, "most", math.inf)
     monkeypatch.setitem(METHODS, "boosting", Spy)
-    for name in ("RATES", "WIDTHS", "WEIGHTS", "PENALTIES"):
-        monkeypatch.setattr(kernel_ridge, name, getattr(kernel_ridge, name)[:1])
 
 
 def without_seconds(frame):
     return frame.drop(columns="seconds")
-
-
-# ---------------------------------------------------------------------- what is seen
 
 
 @pytest.mark.parametrize("directed", [False, True])
@@ -65,10 +57,10 @@ def without_seconds(frame):
 def test_both_regions_of_every_test_pair_are_unseen(split_by, directed):
     regions = brain_of(directed=directed)
     found = evaluate(regions, split_by=split_by, folds=4, seeds=2, methods=["boosting"], mine=False)
-    fits = [names for kind, names, *_ in Spy.log if kind == "fit"]
-    asked = [(learned, named) for kind, learned, named, _ in Spy.log if kind == "predict"]
-    assert len(fits) == len(asked) == 8
-    for at, (learned, named) in enumerate(asked):
+    assert [about for about in Spy.log if about[0] == "fit"] == [("fit", split_by)] * 8
+    asked = [about for about in Spy.log if about[0] == "predict"]
+    assert len(asked) == 8
+    for at, (_, learned, named) in enumerate(asked):
         seed, fold = divmod(at, 4)
         test = split(split_by, regions, 4, seed)[fold]
         assert named == {regions.names[i] for i in test}
@@ -94,11 +86,7 @@ def test_one_hemisphere():
     assert math.isnan(one.twinned)
     assert one.by_fold["pearson_left"].notna().all()
     assert one.by_fold[["pearson_right", "pearson_between"]].isna().all().all()
-
-
-def test_a_model_of_one_hemisphere_warns_of_pairs_between_two():
-    whole = brain_of(40)
-    left = whole.take([i for i, side in enumerate(whole.hemisphere) if side == "L"])
+    # A model of it warns of pairs between the two.
     predictor = ConnectivityPredictor(**RIDGE, progress=False).fit(left)
     assert np.isfinite(predictor.predict([[0, 1]], left)).all()
     with pytest.warns(UserWarning, match="learned from one hemisphere"):
@@ -107,7 +95,7 @@ def test_a_model_of_one_hemisphere_warns_of_pairs_between_two():
 
 def test_rows_are_the_scores_of_the_predictions():
     regions = brain_of()
-    found = evaluate(regions, folds=4, seeds=2, methods=["ridge"], mine=False, **{"seed": 2})
+    found = evaluate(regions, folds=4, seeds=2, methods=["ridge"], mine=False, seed=2)
     parts = split("bilateral", regions, 4, 3)
     places, sides = regions.coordinates, np.array(regions.hemisphere)
     predictions, folds = found.predictions["ridge"][1], found.folds[1]
@@ -116,9 +104,8 @@ def test_rows_are_the_scores_of_the_predictions():
         pairs = [p for p in itertools.combinations(test, 2) if not np.isnan(regions.connectivity[p])]
         truth = np.array([regions.connectivity[p] for p in pairs])
         given = np.array([predictions[p] for p in pairs])
-        direct = ConnectivityPredictor(**RIDGE, progress=False, seed=3).fit_rows(
-            regions, np.setdiff1d(np.arange(REGIONS), test)
-        )
+        rest = np.setdiff1d(np.arange(REGIONS), test)
+        direct = ConnectivityPredictor(**RIDGE, progress=False, seed=3).fit_rows(regions, rest)
         assert np.array_equal(direct.predict(np.array(pairs), regions), given)
         distance = np.array([np.linalg.norm(places[i] - places[j]) for i, j in pairs])
         of_pair = np.array([sides[i] if sides[i] == sides[j] else "LR" for i, j in pairs])
@@ -130,17 +117,6 @@ def test_rows_are_the_scores_of_the_predictions():
     apart = folds[:, None] != folds
     assert np.isnan(predictions[apart]).all()
     assert np.array_equal(predictions, predictions.T, equal_nan=True)
-
-
-@pytest.mark.parametrize("split_by", ["bilateral", "spatial", "random"])
-def test_regions_are_held_back_within_as_the_split_divides(split_by, monkeypatch):
-    seen = []
-    monkeypatch.setattr(
-        Spy, "_fit", lambda self, train, seed: seen.append(self.held_out) or setattr(self, "train", train)
-    )
-    monkeypatch.setattr(Spy, "mean", 0.0, raising=False)
-    evaluate(brain_of(), split_by=split_by, folds=3, seeds=1, methods=["boosting"], mine=False)
-    assert seen == [split_by] * 3
 
 
 def test_nulls_are_of_the_folds_of_the_first_seed():
@@ -158,25 +134,20 @@ def test_nulls_are_of_the_folds_of_the_first_seed():
 
 
 def test_places_alone_are_beside_ours(monkeypatch):
-    monkeypatch.setattr(methods, "ITERATIONS", 3)
-    monkeypatch.setattr(set_attention, "STEPS", 2)
+    monkeypatch.setattr("omniset.regions.blend.FOLDS", 2)
     regions = brain_of()
     found = evaluate(regions, folds=3, seeds=1, methods=[], device="cpu")
     assert found.methods == [OURS, PLACES]
     gap = found.comparison.difference("pearson", "bilateral", PLACES)
     assert f"{gap.value:+.3f} to Pearson's r of places alone" in found.genes_add()
     assert found.numbers()["genes_add"] == found.genes_add()
-    other = evaluate(
-        regions.with_(expression=np.random.default_rng(0).random((REGIONS, GENES)).astype(np.float32)),
-        folds=3, seeds=1, methods=[], device="cpu",
-    )  # fmt: skip
+    noise = regions.with_(expression=np.random.default_rng(0).random((REGIONS, GENES)).astype(np.float32))
+    alone = {PLACES: {"method": "places"}}
+    other = evaluate(noise, folds=3, seeds=1, methods=[], mine=False, variants=alone, device="cpu")
     assert np.array_equal(other.predictions[PLACES], found.predictions[PLACES], equal_nan=True)
-    assert not np.array_equal(other.predictions[OURS], found.predictions[OURS], equal_nan=True)
+    assert not np.array_equal(found.predictions[OURS], found.predictions[PLACES], equal_nan=True)
     assert list(found.weights.columns)[:3] == ["seed", "fold", "method"]
     assert found.weights["method"].tolist() == [OURS] * 3 + [PLACES] * 3
-
-
-# ---------------------------------------------------------------------- resumed
 
 
 def test_killed_and_resumed_is_uninterrupted(tmp_path, monkeypatch):
@@ -196,16 +167,14 @@ def test_killed_and_resumed_is_uninterrupted(tmp_path, monkeypatch):
     pd.testing.assert_frame_equal(without_seconds(again.by_fold), without_seconds(whole.by_fold))
     for one, other in zip(again.nulls, whole.nulls, strict=True):
         assert one.as_dict() == other.as_dict()
-    assert again.predictions.keys() == whole.predictions.keys()
     for name, values in whole.predictions.items():
         assert np.array_equal(again.predictions[name], values, equal_nan=True)
-    assert np.array_equal(again.folds, whole.folds)
     Spy.log.clear()
     last = evaluate(brain_of(), folder=tmp_path, resume=True, **options)
     assert not Spy.log
     pd.testing.assert_frame_equal(last.by_fold, again.by_fold)
-    with pytest.raises(ValueError, match="earlier evaluation"):
-        evaluate(brain_of(), folder=tmp_path, **options)  # what is done is not thrown away
+    with pytest.raises(ValueError, match="earlier evaluation"):  # what is done is not thrown away
+        evaluate(brain_of(), folder=tmp_path, **options)
 
 
 def test_other_arguments_are_not_resumed(tmp_path):
@@ -219,36 +188,9 @@ def test_other_arguments_are_not_resumed(tmp_path):
         (brain_of(), {"dim": 64}, "dim was 128, is 64"),
         (other, {}, r"data was \d+, is \d+"),
     ):
-        with pytest.raises(
-            ValueError, match=rf"omniset_0_scores.json is of another evaluation and cannot be resumed: {message}"
-        ):
+        with pytest.raises(ValueError, match=f"is of another evaluation and cannot be resumed: {message}"):
             evaluate(regions, **options | changed, resume=True)
     evaluate(brain_of(), **options | {"device": "auto"}, resume=True)  # where, not what
-
-
-# ---------------------------------------------------------------------- numbers by hand
-
-
-def made_up(noise, regions, seeds=2, folds=2):
-    """Predictions that are the truth and so much noise, by method; and the scores of each fold."""
-    rng = np.random.default_rng(0)
-    fold_of = np.stack([rng.permutation(np.arange(len(regions)) % folds) for _ in range(seeds)])
-    within = fold_of[:, :, None] == fold_of[:, None]
-    predictions, rows = {}, []
-    for method, size in noise.items():
-        wrong = size * rng.normal(size=within.shape)
-        predictions[method] = np.where(within, regions.connectivity + wrong + wrong.transpose(0, 2, 1), np.nan)
-    made = Evaluation(pd.DataFrame(), [], pd.DataFrame(), predictions, fold_of, regions, "spatial")
-    for method, (seed, fold) in itertools.product(noise, itertools.product(range(seeds), range(folds))):
-        pairs = made.tested(seed)
-        i, j = pairs[fold_of[seed][pairs[:, 0]] == fold].T
-        measured = scores(regions.connectivity[i, j], predictions[method][seed, i, j])
-        rows.append(
-            {"seed": seed, "fold": fold, "method": method, "seconds": 1.0 + fold, **dict.fromkeys(PARTS, math.nan)}
-        )
-        rows[-1] |= measured
-    made.by_fold = pd.DataFrame(rows)
-    return made
 
 
 def test_methods_are_compared_on_regions():
@@ -294,9 +236,6 @@ def test_numbers_are_plain_json():
     assert numbers["table"]["boosting"]["pearson"] == found.table().loc["boosting", "pearson"]
 
 
-# ---------------------------------------------------------------------- what cannot be run
-
-
 def test_what_needs_coordinates_stops_before_any_work():
     regions = brain_of(placed=False)
     options = {"split_by": "random", "folds": 3, "seeds": 1, "mine": False, "methods": ["boosting"]}
@@ -305,10 +244,7 @@ def test_what_needs_coordinates_stops_before_any_work():
     Spy.log.clear()
     for more, message in (
         ({"variants": {"alone": {"method": "places"}}}, "alone needs coordinates, which are not known"),
-        (
-            {"variants": {"one": {"method": "seed", "cls": "spatial"}}},
-            "one needs coordinates, which are not known",
-        ),
+        ({"variants": {"one": {"method": "seed", "cls": "spatial"}}}, "one needs coordinates, which are not known"),
         ({"split_by": "spatial"}, "coordinates are not known of these regions: spatial folds need them"),
         ({"null": 1}, "null needs coordinates of every region, which are not known"),
     ):
@@ -336,12 +272,3 @@ def test_bad_arguments(options, message):
     with pytest.raises(ValueError, match=message):
         evaluate(**{"regions": brain_of(), "methods": ["boosting"], "mine": False, "folds": 3, "seeds": 1} | options)
     assert not [kind for kind, *_ in Spy.log]
-
-
-def test_groups_are_told_by_names():
-    regions = brain_of()
-    names = ["L_Thalamus", "R_caudate", "Brain-Stem", *regions.names[3:]]
-    network = ["Visual"] * 22 + ["Subcortex"]
-    found = groups_of(regions.with_(names=names, network=network))
-    assert [i for i, group in enumerate(found) if group == "subcortex"] == [0, 1, 2, 22]
-    assert set(groups_of(regions)) == {"cortex"}

@@ -8,6 +8,7 @@ import pytest
 from region_methods import GENES, REGIONS, TRAIN, UNKNOWN, every_pair, regions_of, standardised
 from sklearn import ensemble
 
+from omniset.estimators.methods import Trees
 from omniset.regions import kernel_ridge, methods
 from omniset.regions.data import Regions
 from omniset.regions.kernel_ridge import KernelRidge
@@ -48,17 +49,12 @@ def test_geometry_is_the_penalised_least_squares_fit():
 
 
 def test_stored_trees_say_what_those_of_scikit_learn_say(monkeypatch):
-    made, maker = {}, ensemble.HistGradientBoostingRegressor
-
-    def remember(*arguments, **options):
-        made["model"] = maker(*arguments, **options)
-        return made["model"]
-
-    monkeypatch.setattr(ensemble, "HistGradientBoostingRegressor", remember)
-    regions, others = regions_of(), other_regions()
-    method = Boosting().fit(regions, TRAIN)
-    x = method.features(others, every_pair(11, directed=False))
-    assert np.allclose(method.predict(others, every_pair(11, directed=False)), made["model"].predict(x), rtol=1e-9)
+    made, real = [], Trees.of_histograms
+    monkeypatch.setattr(Trees, "of_histograms", lambda model: made.append(model) or real(model))
+    others, pairs = other_regions(), every_pair(11, directed=False)
+    method = Boosting().fit(regions_of(), TRAIN)
+    expected = made[0].predict(method.features(others, pairs))
+    assert np.allclose(method.predict(others, pairs), expected, rtol=1e-9)
 
 
 def test_a_method_is_read_without_being_fitted_again(fitted, name, monkeypatch):
@@ -82,12 +78,8 @@ def test_connectivity_that_follows_expression_is_learned(kind):
     expression = np.column_stack([gene, gene, 1 - gene, gene, 0.2 * rng.random(61)])
     connectivity = gene[:, None] + gene
     np.fill_diagonal(connectivity, np.nan)
-    regions = Regions(
-        [f"r{i}" for i in range(61)],
-        list("ABCDE"),
-        expression.astype(np.float32),
-        connectivity=connectivity,
-    )
+    names = [f"r{i}" for i in range(61)]
+    regions = Regions(names, list("ABCDE"), expression.astype(np.float32), connectivity=connectivity)
     pairs = every_pair(14, directed=False) + 47
     predicted = kind().fit(regions, np.arange(47)).predict(regions, pairs)
     truth = connectivity[tuple(pairs.T)]
@@ -98,12 +90,7 @@ def test_connectivity_that_follows_expression_is_learned(kind):
 # ---------------------------------------------------------------------- what every method keeps to
 
 
-FEWER = {
-    "RATES": (0.3, 0.1),
-    "WIDTHS": (1.0, 0.3),
-    "WEIGHTS": (0.5,),
-    "PENALTIES": (0.3, 0.03),
-}
+FEWER = {"RATES": (0.3, 0.1), "WIDTHS": (1.0, 0.3), "WEIGHTS": (0.5,), "PENALTIES": (0.3, 0.03)}
 
 
 def fit(name, *arguments, **options):
@@ -129,13 +116,6 @@ def fitted(name):
 
 def other_regions():
     return regions_of(11, seed=7, missing=False).with_(connectivity=None)
-
-
-def test_names_and_needs(fitted, name):
-    method, _ = fitted
-    assert method.name == name.partition(",")[0]
-    assert method.needs_coordinates  # places were known
-    assert method.needs_genes == (name not in NO_GENES)
 
 
 def test_predictions_are_finite_and_symmetric(fitted):
@@ -197,6 +177,9 @@ def test_missing_expression_is_the_training_mean(fitted):
     regions.expression[4, 7] = mean[7] + 30
     if method.needs_genes:
         assert not np.allclose(method.predict(regions, pairs), missing, atol=1e-5)
+    else:
+        none = regions.with_(genes=[], expression=regions.expression[:, :0])
+        assert np.array_equal(method.predict(none, pairs), missing)
 
 
 def test_unknown_pairs_are_left_out(fitted, name):
@@ -225,6 +208,7 @@ def test_genes_that_do_not_vary_in_training_say_nothing(name):
 def test_regions_without_coordinates(fitted, name):
     method, before = fitted
     regions, others = regions_of(), other_regions()
+    assert method.needs_coordinates  # places were known
     regions.coordinates[5] = np.nan
     others.coordinates[10] = np.nan
     nowhere = regions.with_(coordinates=None)
@@ -271,24 +255,12 @@ def test_bad_input(name):
         fit(name, regions_of(unknown=UNKNOWN), np.array([0, 3, 1]))
     with pytest.raises(ValueError, match="connectivity is not known"):
         fit(name, regions_of().with_(connectivity=None), TRAIN)
-
-
-def test_genes_are_nothing_to_a_method_without_them(fitted):
-    method, before = fitted
-    others = other_regions()
-    fewer = others.with_(genes=others.genes[:7], expression=others.expression[:, :7])
-    if not method.needs_genes:
-        assert np.array_equal(method.predict(fewer, every_pair(11)), before)
-
-
-def test_constant_expression(name):
-    regions = regions_of()
-    regions = regions.with_(expression=np.full_like(regions.expression, 0.5))
-    if MAKERS[name]().needs_genes:
-        with pytest.raises(ValueError, match="expression must differ between the 17 rows in a gene at least"):
-            fit(name, regions, TRAIN)
+    constant = regions_of().with_(expression=np.full((REGIONS, GENES), 0.5, np.float32))
+    if name in NO_GENES:
+        fit(name, constant, TRAIN)
     else:
-        fit(name, regions, TRAIN)
+        with pytest.raises(ValueError, match="expression must differ between the 17 rows in a gene at least"):
+            fit(name, constant, TRAIN)
 
 
 # ---------------------------------------------------------------------- features
@@ -335,10 +307,9 @@ def test_features_against_loops(directed):
 
 def test_of_many_pairs_some_are_drawn(monkeypatch):
     monkeypatch.setattr(methods, "MOST_PAIRS", 29)
-    seen, real = [], ensemble.HistGradientBoostingRegressor.fit
-    monkeypatch.setattr(
-        ensemble.HistGradientBoostingRegressor, "fit", lambda self, x, y: seen.append((x, y)) or real(self, x, y)
-    )
+    seen, model = [], ensemble.HistGradientBoostingRegressor
+    real = model.fit
+    monkeypatch.setattr(model, "fit", lambda self, x, y: seen.append((x, y)) or real(self, x, y))
     regions = regions_of()
     for seed in (3, 3, 4):
         Boosting().fit(regions, TRAIN, seed)

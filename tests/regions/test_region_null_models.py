@@ -1,13 +1,16 @@
-"""Spins: permutations that are the best of all, rotations that are uniform and mirrored."""
+"""Spins that are the best of all permutations, surrogates that are as smooth, and the test by them."""
 
 import itertools
 
 import numpy as np
 import pytest
+from region_methods import brain_of, squared
 from scipy.stats import chisquare
 
-from omniset.regions.data import Regions
-from omniset.regions.null_models import spins
+from omniset.regions.data import Regions, mirrored
+from omniset.regions.methods import geometry_of
+from omniset.regions.null_models import NullResult, Statistic, null_test, spins, surrogates, variogram, variogram_of
+from omniset.regions.splits import random_folds
 
 MIRROR = np.array([-1.0, 1.0, 1.0])
 
@@ -104,13 +107,6 @@ def test_rotations_are_uniform():
         assert chisquare(np.bincount(found[:, place], minlength=6)).pvalue > 1e-3
 
 
-def test_without_hemispheres_all_regions_are_one_part():
-    coordinates, _ = layout()
-    found = spins_of(coordinates, None, 7, seed=0)
-    assert np.array_equal(found, spins_of(coordinates, [""] * 29, 7, seed=0))
-    assert (np.sort(found, axis=1) == np.arange(29)).all()
-
-
 def test_groups_stay_apart():
     coordinates, hemisphere = layout(13, 11, 0)
     groups = ["subcortex" if i % 5 == 0 else "cortex" for i in range(24)]
@@ -124,9 +120,11 @@ def test_groups_stay_apart():
 
 
 def test_small_parts():
+    """And one of all regions, where hemispheres are not known."""
     coordinates, _ = layout(3, 1, 0)
     found = spins_of(coordinates, ["L", "L", "R", ""], 31, seed=0)
     assert {tuple(spin) for spin in found.tolist()} == {(0, 1, 2, 3), (1, 0, 2, 3)}
+    assert np.array_equal(spins_of(coordinates, None, 7, 0), spins_of(coordinates, [""] * 4, 7, 0))
     line = np.array([[-1.0, 0.0, 0.0], [0.0, 0.0, 0.0], [1.0, 0.0, 0.0]])  # one of them at the mean
     assert (np.sort(spins_of(line, None, 31, seed=0), axis=1) == np.arange(3)).all()
 
@@ -139,8 +137,100 @@ def test_bad_spins():
         spins_of(coordinates, [*hemisphere[:3], "left", *hemisphere[4:]], 3, 0)
     with pytest.raises(ValueError, match="must leave two regions together, each of 29 is alone"):
         spins_of(coordinates, hemisphere, 3, 0, [str(i) for i in range(29)])
-    with pytest.raises(ValueError, match="must leave two regions together, each of 0 is alone"):
-        spins_of(np.zeros((0, 3)), [], 3, 0)
     coordinates[7, 1] = np.nan
     with pytest.raises(ValueError, match="coordinates must be known of every region, 1 of 29 have none.*region 7"):
         spins_of(coordinates, hemisphere, 3, 0)
+
+
+# ---------------------------------------------------------------------- as smooth
+
+
+def smooth_maps(number=61, maps=3, seed=0):
+    rng = np.random.default_rng(seed)
+    places = rng.normal(size=(number, 3)) * [40.0, 50.0, 30.0]
+    near = np.exp(-squared(places, places) / (2 * 30.0**2))
+    return places, np.linalg.cholesky(near + 1e-6 * np.eye(number)) @ rng.normal(size=(number, maps))
+
+
+def test_the_variogram_is_that_of_loops():
+    places, maps = smooth_maps(13, 2)
+    apart, edges = np.sqrt(squared(places, places)), ((0, 40), (40, 80))
+    bins = [((apart > low) & (apart <= high)).astype(float) for low, high in edges]
+    for number, (low, high) in enumerate(edges):
+        pairs = [(i, j) for i in range(13) for j in range(13) if low < apart[i, j] <= high]
+        expected = [np.mean([(x[i] - x[j]) ** 2 / 2 for i, j in pairs]) for x in maps.T]
+        assert np.allclose(variogram_of(maps, bins)[number], expected)
+
+
+def test_variogram_surrogates_are_as_smooth():
+    places, maps = smooth_maps()
+    apart = np.sqrt(squared(places, places))
+    near = [((apart > 0) & (apart <= 30)).astype(float)]
+    wanted = variogram_of(maps, near)[0] / maps.var(0)
+    made = np.mean([variogram_of(new, near)[0] / new.var(0) for new in variogram(maps, places, 40, 0)], 0)
+    shuffled = np.random.default_rng(0).permutation(maps)
+    rough = variogram_of(shuffled, near)[0] / shuffled.var(0)
+    assert (abs(made - wanted) < 0.5 * abs(rough - wanted)).all()
+
+
+def test_kinds():
+    regions = brain_of()
+    maps = regions.expression.astype(float)
+    for kind in ("spin", "variogram"):
+        one, again = (list(surrogates(kind, maps, regions, 2, 3)) for _ in range(2))
+        assert len(one) == 2
+        assert np.array_equal(one, again)
+    spun = next(iter(surrogates("spin", maps, regions, 1, 3)))
+    assert np.array_equal(np.sort(spun, 0), np.sort(maps, 0))
+    # Variogram surrogates know hemispheres as mirror images.
+    turned = regions.with_(coordinates=regions.coordinates * [-1, 1, 1])
+    one, other = (next(iter(surrogates("variogram", maps, made, 1, 3))) for made in (regions, turned))
+    assert np.allclose(one, other)
+    with pytest.raises(ValueError, match="kind must be one of 'spin', 'variogram', got 'none'"):
+        list(surrogates("none", maps, regions, 1, 0))
+
+
+def test_the_statistic_against_loops(monkeypatch):
+    monkeypatch.setattr("omniset.regions.null_models.RATES", (0.3,))
+    monkeypatch.setattr("omniset.regions.null_models.PENALTIES", (0.2,))
+    regions = brain_of(unknown=())
+    folds = random_folds(23, 3, 0)
+    maps = regions.expression.astype(float)
+    d = squared(maps, maps)
+    like = np.exp(-0.3 * d / d.mean())
+    c = mirrored(regions.coordinates)
+    sides = (regions.coordinates[:, :1] > 0) != (regions.coordinates[:, 0] > 0)
+    near = np.exp(-squared(c, c) / (2 * 25.0**2) - 0.5 * sides)
+    for what, kernel in (("genes", 1 + like), ("genes and places", 1 + (like + near) / 2)):
+        found = []
+        for rows in folds:
+            learn = np.setdiff1d(np.arange(23), rows)
+            trunk = geometry_of(regions.take(learn))
+            everything = np.array([(i, j) for i in range(23) for j in range(23) if i != j])
+            rest = np.zeros((23, 23))
+            rest[tuple(everything.T)] = regions.connectivity[tuple(everything.T)] - trunk.predict(regions, everything)
+            inverse = np.linalg.inv(kernel[np.ix_(learn, learn)] + 0.2 * np.eye(len(learn)))
+            s = kernel[np.ix_(rows, learn)] @ inverse
+            predicted = s @ rest[np.ix_(learn, learn)] @ s.T
+            i, j = np.triu_indices(len(rows), 1)
+            pairs = np.stack([rows[i], rows[j]], 1)
+            predicted = predicted[i, j] + trunk.predict(regions, pairs)
+            found.append(np.corrcoef(regions.connectivity[tuple(pairs.T)], predicted)[0, 1])
+        assert Statistic(regions, folds)(maps)[what] == pytest.approx(np.mean(found), rel=1e-9)
+
+
+def test_genes_that_matter_beat_their_nulls_and_others_do_not():
+    regions = brain_of(47, unknown=())
+    folds = random_folds(47, 4, 0)
+    rng = np.random.default_rng(0)
+    nulls = [regions.expression[rng.permutation(47)].astype(float)[:, :3] for _ in range(199)]
+    statistic = Statistic(regions, folds)
+    observed = statistic(regions.expression[:, :3].astype(float))["genes"]
+    assert NullResult("genes", "spin", observed, np.array([statistic(n)["genes"] for n in nulls])).p == 1 / 200
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("omniset.regions.null_models.maps_of", lambda regions: nulls[0])
+        (genes, _) = null_test(regions, folds, "spin", nulls[1:])
+    assert genes.p > 0.01
+    about = genes.as_dict()
+    assert about["gain"] == pytest.approx(genes.observed - genes.nulls.mean())
+    assert about["gain_low"] < about["gain"] < about["gain_high"]

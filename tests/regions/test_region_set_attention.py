@@ -119,7 +119,7 @@ def quick(monkeypatch):
 
 def test_new_regions_are_predicted_from_known_ones(quick):
     """Better than the trunk, on regions that are near known ones in genes; and with fewer pairs known, still."""
-    regions = brain_of(71, unknown=None)
+    regions = brain_of(71, unknown=())
     test = np.arange(0, 71, 5)
     train = np.setdiff1d(np.arange(71), test)
     within = regions.take(test)

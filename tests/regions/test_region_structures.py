@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from omniset.regions import ConnectivityPredictor, read_regions
-from omniset.regions.atlas_coordinates import groups_of, read_coordinates, structure_of_name, structure_of_text
+from omniset.regions import read_regions
+from omniset.regions.atlas_coordinates import groups_of, structure_of_name, structure_of_text
 
 
 def words(text):
@@ -94,12 +94,7 @@ CORTICAL = {
     "AAL": both("{0}_{1}", names=AAL_CORTEX),
     "Harvard-Oxford": [*OXFORD_CORTEX, "Right Cerebral Cortex"],
     "others": [
-        "CORTEX_LEFT",
-        "Visual1-01_L-Ctx",
-        "region 1",
-        "L_region_2",
-        "12",
-        "brain",
+        *("CORTEX_LEFT", "Visual1-01_L-Ctx", "region 1", "L_region_2", "12", "brain"),
         "GM Hippocampus entorhinal cortex R",
     ],
 }
@@ -116,57 +111,38 @@ BELOW = {
 }
 
 
-def test_lists_are_whole():
-    assert [len(set(names)) for names in (DESIKAN, DESTRIEUX, GLASSER, ENIGMA)] == [34, 74, 180, 7]
+@pytest.mark.parametrize(("structure", "atlases"), [("cortex", CORTICAL), ("subcortex", BELOW)])
+def test_names_of_every_atlas(structure, atlases):
+    assert [name for names in atlases.values() for name in names if structure_of_name(name) != structure] == []
 
 
-@pytest.mark.parametrize("atlas", CORTICAL)
-def test_names_of_the_cortex(atlas):
-    assert [name for name in CORTICAL[atlas] if structure_of_name(name) != "cortex"] == []
-
-
-@pytest.mark.parametrize("atlas", BELOW)
-def test_names_of_what_is_below_the_cortex(atlas):
-    assert [name for name in BELOW[atlas] if structure_of_name(name) != "subcortex"] == []
-
-
-def test_what_a_column_says():
-    said = {
-        "cortex": ["cortex", "Cerebral cortex", "cortical", "isocortex", "CTX"],
-        "subcortex": [
-            "subcortex/brainstem",
-            "sub-cortical",
-            "Cerebellum",
-            "Cerebellar cortex",
-            "white matter",
-            "Thalamus",
-        ],
-        "": ["", "other", "frontal", "Vis", "SN", "Limbic", "Default"],
-    }
-    assert {text: structure_of_text(text) for texts in said.values() for text in texts} == {
-        text: structure for structure, texts in said.items() for text in texts
-    }
-
-
-def written(folder, names, **columns):
-    rng = np.random.default_rng(0)
-    index = pd.Index(names, name="region")
-    expression = pd.DataFrame(rng.random((len(names), 11)), index, [f"GENE{g}" for g in range(11)])
-    expression.to_csv(folder / "expression.csv")
-    places = pd.DataFrame(rng.normal(size=(len(names), 3)) * 40, index, ["x", "y", "z"]).assign(**columns)
-    places.to_csv(folder / "regions.csv")
-    matrix = rng.random((len(names), len(names)))
-    pd.DataFrame(matrix + matrix.T, index, names).to_csv(folder / "connectivity.csv")
-    return [folder / f"{name}.csv" for name in ("expression", "connectivity", "regions")]
+@pytest.mark.parametrize(
+    ("structure", "texts"),
+    [
+        ("cortex", ["cortex", "Cerebral cortex", "cortical", "isocortex", "CTX"]),
+        ("subcortex", ["subcortex/brainstem", "sub-cortical", "Cerebellum", "Cerebellar cortex", "white matter"]),
+        ("", ["", "other", "frontal", "Vis", "SN", "Limbic", "Default"]),
+    ],
+)
+def test_what_a_column_says(structure, texts):
+    assert [structure_of_text(text) for text in texts] == [structure] * len(texts)
 
 
 NAMES = ["L_caudalmiddlefrontal", "Lput", "Lthal", *(f"L_{name}" for name in DESIKAN[3:13])]
 
 
-def test_names_tell_where_files_do_not(tmp_path):
-    found = read_regions(*written(tmp_path, NAMES))
+def brain(**columns):
+    rng, index = np.random.default_rng(0), pd.Index(NAMES, name="region")
+    expression = pd.DataFrame(rng.random((13, 11)), index, [f"GENE{g}" for g in range(11)])
+    places = pd.DataFrame(rng.normal(size=(13, 3)) * 40, index, ["x", "y", "z"]).assign(**columns)
+    return read_regions(expression, coordinates=places)
+
+
+def test_names_tell_where_files_do_not():
+    found = brain()
     assert found.structure is None
     assert groups_of(found) == ["cortex", "subcortex", "subcortex"] + ["cortex"] * 10
+    assert brain(structure="frontal").structure is None
 
 
 @pytest.mark.parametrize(
@@ -180,26 +156,9 @@ def test_names_tell_where_files_do_not(tmp_path):
         ({"network": ["Cont", "Vis", "Vis"], "structure": ["subcortex", "cortex", ""]}, ["subcortex", "cortex", ""]),
     ],
 )
-def test_what_files_say_comes_first(columns, structure, tmp_path):
-    rest = {name: values + [values[1]] * 10 for name, values in columns.items()}
-    found = read_regions(*written(tmp_path, NAMES, **rest))
+def test_what_files_say_comes_first(columns, structure):
+    found = brain(**{name: values + [values[1]] * 10 for name, values in columns.items()})
     assert found.structure == (None if structure is None else structure + [structure[1]] * 10)
     groups = groups_of(found)
-    assert groups[:2] == ["subcortex", "cortex"]
-    assert groups[2] == "subcortex"  # by its name, or by its flag
-    backwards = found.take(range(12, -1, -1))
-    assert groups_of(backwards) == groups[::-1]
-
-
-def test_a_table_without_such_columns_has_no_structure():
-    frame = pd.DataFrame({"region": NAMES, "x": 1.0, "y": 2.0, "z": 3.0})
-    assert "structure" not in read_coordinates(frame)
-    assert "structure" not in read_coordinates(frame.assign(structure="frontal"))
-
-
-def test_the_structure_is_kept_with_a_model(tmp_path):
-    files = dict(
-        zip(("expression", "connectivity", "coordinates"), written(tmp_path, NAMES, structure="cortex"), strict=True)
-    )
-    ConnectivityPredictor(method="ridge", progress=False, device="cpu").fit(**files).save(tmp_path / "model")
-    assert ConnectivityPredictor.load(tmp_path / "model").regions_.structure == ["cortex"] * 13
+    assert groups[:3] == ["subcortex", "cortex", "subcortex"]  # the third by its name, or by its flag
+    assert groups_of(found.take(range(12, -1, -1))) == groups[::-1]

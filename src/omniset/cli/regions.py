@@ -119,9 +119,7 @@ def _importance(predictor: Any, talk: Callable[[str], None], nulls: int, gene_se
     from omniset.regions.blend import attention_of
 
     attention = attention_of(predictor.method_)
-    if attention is None or not attention.needs_genes:
-        if gene_sets is not None:
-            raise ValueError("gene_sets are for methods that attend to known regions with genes: the default")
+    if gene_sets is None and (attention is None or not attention.needs_genes):
         return None
     talk("importance of genes")
     return predictor.importance(nulls=nulls, gene_sets=gene_sets)

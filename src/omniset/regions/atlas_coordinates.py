@@ -25,7 +25,6 @@ from omniset.regions.files import (
     counts_only,
     ids_of,
     is_text,
-    kind_of,
     name_of,
     path_of,
     read_parquet,
@@ -144,17 +143,23 @@ structure; else `cortex` (cortex or subcortex) |
                     f"{name}: region {names[number]!r}: {titles[at[title]]} is {entry}, it must be a finite number"
                 )
             values[number, axis] = value
+
+    def column(*titles: str) -> list[str] | None:
+        """The first that is there."""
+        return next((columns[at[title]] for title in titles if title in at), None)
+
     notes: list[str] = []
     frame = pd.DataFrame(values, index=pd.Index(names, name="region"), columns=["x", "y", "z"])
-    given = next((columns[at[title]] for title in ("hemisphere", "hemi") if title in at), None)
-    frame["hemisphere"] = _hemispheres(given, names, values[:, 0], name, notes)
+    frame["hemisphere"] = _hemispheres(column("hemisphere", "hemi"), names, values[:, 0], name, notes)
     notes += _doubts(frame, name)
-    flags = [FLAGS.get(text.lower(), "") for text in columns[at["cortex"]]] if "cortex" in at else [""] * len(names)
-    networks = _networks(columns, at, names, flags)
+    nothing = [""] * len(names)
+    given, structures = column("network", "network_label", "yeo7") or nothing, column("structure") or nothing
+    flags = [FLAGS.get(text.lower(), "") for text in column("cortex") or nothing]
+    told = zip(given, map(network_of_name, names), structures, flags, strict=True)
+    networks = [next((text for text in texts if text and text.lower() not in MISSING), "") for texts in told]
     if any(networks):
         frame["network"] = networks
-    structures = [structure_of_text(text) for text in columns[at["structure"]]] if "structure" in at else flags
-    structures = [structure or flag for structure, flag in zip(structures, flags, strict=True)]
+    structures = [structure_of_text(text) or flag for text, flag in zip(structures, flags, strict=True)]
     if any(structures):
         frame["structure"] = structures
     frame.attrs["notes"] = notes
@@ -194,7 +199,7 @@ def _coordinates_table(source: Any, name: str) -> tuple[list[str], list[list[str
             raise ValueError(f"{name}: the name must end in {TABLES}")
         source = read_parquet(path)
     if not isinstance(source, pd.DataFrame):
-        raise ValueError(f"coordinates must be a file or a DataFrame, got {kind_of(source)}")
+        raise ValueError(f"coordinates must be a file or a DataFrame, got {type(source).__name__}")
     columns = [[text_of(value) for value in source.iloc[:, i]] for i in range(source.shape[1])]
     titles = [text_of(title) for title in source.columns]
     if not counts_only(source.index):
@@ -230,12 +235,12 @@ def _hemispheres(
                 raise ValueError(f"{name}: region {region!r}: hemisphere is {short(text)}, it must be L, R or empty")
         return [HEMISPHERES[text.lower()] for text in given]
     sides = [hemisphere_of_name(region) for region in names]
-    signs = ["L" if value < 0 else "R" if value > 0 else "" for value in x.tolist()]
     if silent := [region for region, one in zip(names, sides, strict=True) if not one]:
         notes.append(
             f"{name}: the hemisphere of {len(silent):,} of {len(names):,} regions, such as {silent[0]!r}, is that of "
             "the sign of x"
         )
+    signs = np.where(x < 0, "L", np.where(x > 0, "R", "")).tolist()
     return [one or sign for one, sign in zip(sides, signs, strict=True)]
 
 
@@ -263,19 +268,6 @@ def network_of_name(name: str) -> str:
     """
     match = SCHAEFER.fullmatch(name)
     return match[1] if match else ""
-
-
-def _networks(columns: list[list[str]], at: dict[str, int], names: list[str], flags: list[str]) -> list[str]:
-    networks = [""] * len(names)
-    sources = [columns[at[title]] for title in ("network", "network_label", "yeo7") if title in at][:1]
-    sources.append([network_of_name(region) for region in names])
-    sources += [columns[at["structure"]]] if "structure" in at else []
-    sources.append(flags)
-    for source in sources:
-        networks = [
-            one or ("" if text.lower() in MISSING else text) for one, text in zip(networks, source, strict=True)
-        ]
-    return networks
 
 
 # ---------------------------------------------------------------------- atlases by name
@@ -386,7 +378,7 @@ def groups_of(regions: Regions) -> list[str]:
 
 
 def check_parts(only: Sequence[str]) -> None:
-    """Raise the ValueErrors of `within` that need no regions."""
+    """Raise ValueError where these are no parts of the brain, or both of a kind."""
     known = (*SIDES, *STRUCTURES)
     if isinstance(only, str):
         raise ValueError(f"only must be a sequence of {', '.join(known)}; got the text {only!r}")
@@ -404,12 +396,11 @@ def within(regions: Regions, only: Sequence[str]) -> Int[np.ndarray, " rows"]:
     A region without a hemisphere, such as the brain stem, is in neither.
 
     Args:
-        only: "left" or "right", "cortex" or "subcortex" (see `groups_of`), or one of either.
+        only: "left" or "right", "cortex" or "subcortex" (see `groups_of`), or one of either: see `check_parts`.
 
     Raises:
-        ValueError: Another part, both of a kind, or a hemisphere where none is known of any region.
+        ValueError: A hemisphere where none is known of any region.
     """
-    check_parts(only)
     inside = np.ones(len(regions), dtype=bool)
     for part in only:
         if part in SIDES and not any(regions.hemisphere or ()):

@@ -27,7 +27,6 @@ from omniset.regions.files import (
     ids_of,
     is_name,
     is_text,
-    kind_of,
     name_of,
     needed,
     path_of,
@@ -72,9 +71,14 @@ class Beside:
     numbers: bool = False
 
     @property
+    def rank(self) -> int:
+        """The place of its key among NAMES, which say that these are names; behind them: it is none of these."""
+        word = self.key.lower().rsplit(".", 1)[-1]
+        return NAMES.index(word) if word in NAMES else len(NAMES)
+
+    @property
     def called(self) -> bool:
-        """Its key says that these are names."""
-        return self.key.lower().rsplit(".", 1)[-1] in NAMES
+        return self.rank < len(NAMES)
 
 
 @dataclass
@@ -176,10 +180,9 @@ only square. Names from another array: as many texts, all different, best of all
         matrix[np.isnan(matrix)] = np.nan  # some NaN of damaged files make NumPy warn
         _check_matrix(matrix, one, names, directed)
         if not directed:
-            filled = np.isnan(matrix) & ~np.isnan(matrix.T)
-            single += int(filled.sum())
-            both = np.where(np.isnan(matrix.T), matrix, (matrix + matrix.T) / 2)
-            matrix = np.where(filled, matrix.T, both)
+            single += int((np.isnan(matrix) & ~np.isnan(matrix.T)).sum())
+            other = np.where(np.isnan(matrix.T), matrix, matrix.T)
+            matrix = (np.where(np.isnan(matrix), other, matrix) + other) / 2
         if fisher_z:
             outside = np.argwhere(np.abs(matrix) >= 1)
             if len(outside):
@@ -230,6 +233,8 @@ def _squares(
 ) -> tuple[list[str] | None, Float[np.ndarray, "subjects regions regions"]]:
     """Names, and a matrix of each subject."""
     values = np.asarray(grid.values)
+    if values.dtype.kind not in "biuf":
+        raise ValueError(f"{name}: must be of numbers, it is of {values.dtype}")
     values = values if values.dtype == np.float32 else values.astype(np.float64)
     if values.ndim == 2 and grid.rows is None:
         values = _peeled(grid, values)
@@ -331,9 +336,6 @@ def _names_beside(grid: Grid, name: str, size: int, known: set[str], notes: list
     """The names in another array of the file: distinct texts, as many as there are regions.
 
     Of several such arrays that with most of the known names is taken, else the first. Numbers have to be called names.
-
-    Raises:
-        ValueError: There are none, and an array may hold them that cannot be read, or has a name twice.
     """
     names_of: dict[str, list[str]] = {}
     for one in grid.beside:
@@ -476,16 +478,16 @@ def read_matrix(source: Any, name: str) -> Grid | Edges:
         return Grid(source.toarray())
     if isinstance(source, np.ndarray | list | tuple):
         with clear_errors(name, "is no array of numbers"):
-            return Grid(_numeric(np.asarray(source), name))
+            return Grid(np.asarray(source))
     if not isinstance(source, str | Path):
-        raise ValueError(f"connectivity must be a file, a DataFrame or an array, got {kind_of(source)}")
+        raise ValueError(f"connectivity must be a file, a DataFrame or an array, got {type(source).__name__}")
     path = path_of(source)
     ending = path.suffix.lower()
     if ending == ".parquet":
         return _frame_grid(read_parquet(path), name)
     if ending == ".npy":
         with clear_errors(name, "is no array of NumPy, or damaged"):
-            return Grid(_numeric(np.load(path, allow_pickle=False), name))
+            return Grid(np.load(path, allow_pickle=False))
     if ending == ".npz":
         return _npz(path)
     if ending == ".mat":
@@ -495,12 +497,6 @@ def read_matrix(source: Any, name: str) -> Grid | Edges:
     if is_text(path):
         return _text_grid(sheet_of(path))
     raise ValueError(f"{name}: the name must end in {TABLES}, .npy, .npz, .mat or .pconn.nii")
-
-
-def _numeric(values: np.ndarray, name: str) -> np.ndarray:
-    if values.dtype.kind not in "biuf":
-        raise ValueError(f"{name}: must be of numbers, it is of {values.dtype}")
-    return values
 
 
 def _frame_grid(frame: pd.DataFrame, name: str) -> Grid | Edges:
@@ -655,9 +651,7 @@ def _chosen(arrays: dict[str, Any], name: str) -> Grid:
             f"{name}: must have one square array, or one called 'connectivity'; it has {', '.join(held) or 'none'}"
         )
     others = [_beside(key, value) for key, value in arrays.items() if key != choice[0]]
-    beside = [one for one in others if one is not None]
-    order = {key: at for at, key in enumerate(NAMES)}
-    beside.sort(key=lambda one: order.get(one.key.lower().rsplit(".", 1)[-1], len(order)))
+    beside = sorted((one for one in others if one is not None), key=lambda one: one.rank)
     return Grid(numbers[choice[0]], beside=beside)
 
 

@@ -293,7 +293,9 @@ def evaluate(
         done[model] = [keep(f"{model}_{run.seed}_scores", run.about(), partial(run.scored, say)) for run in runs]
     tested: list[NullResult] = []
     for kind in KINDS if null else ():
-        tested += _null_results(regions, parts[first], kind, null, first, keep, say)
+        unit = keep(f"null_{kind}_{null}_{first}", {}, partial(_nulled, regions, parts[first], kind, null, first, say))
+        observed = zip(unit.facts["what"], unit.facts["observed"], strict=True)
+        tested += [NullResult(what, kind, value, unit.arrays[what]) for what, value in observed]
     fold_of = np.zeros((seeds, len(regions)), dtype=np.int64)
     for row, of_seed in zip(fold_of, parts.values(), strict=True):
         for fold, rows in enumerate(of_seed):
@@ -329,27 +331,14 @@ def _check_models(models: Mapping[str, dict[str, Any]], regions: Regions, folds:
         raise ValueError(f"there are {len(regions)} regions: without one of {folds} folds, fewer than {LEAST} are left")
 
 
-def _null_results(
-    regions: Regions,
-    parts: list[Int[np.ndarray, " _"]],
-    kind: str,
-    number: int,
-    seed: int,
-    keep: Callable[[str, dict[str, Any], Callable[[], Done]], Done],
-    say: Callable[[str], None],
-) -> list[NullResult]:
-    """The closed form of `omniset.regions.null_models.null_test` beside nulls of a kind."""
-
-    def work() -> Done:
-        say(f"{number:,} nulls, {kind}")
-        nulls = surrogates(kind, maps_of(regions), regions, number, seed)
-        found = null_test(regions, parts, kind, nulls)
-        facts = {"observed": [one.observed for one in found], "what": [one.what for one in found]}
-        return Done({**facts, "provenance": provenance(seed)}, None, {one.what: one.nulls for one in found})
-
-    unit = keep(f"null_{kind}_{number}_{seed}", {}, work)
-    observed = zip(unit.facts["what"], unit.facts["observed"], strict=True)
-    return [NullResult(what, kind, value, unit.arrays[what]) for what, value in observed]
+def _nulled(
+    regions: Regions, parts: list[Int[np.ndarray, " _"]], kind: str, number: int, seed: int, say: Callable[[str], None]
+) -> Done:
+    """The closed form of `omniset.regions.null_models.null_test`, and so many nulls."""
+    say(f"{number:,} nulls, {kind}")
+    found = null_test(regions, parts, kind, surrogates(kind, maps_of(regions), regions, number, seed))
+    facts = {"observed": [one.observed for one in found], "what": [one.what for one in found]}
+    return Done({**facts, "provenance": provenance(seed)}, None, {one.what: one.nulls for one in found})
 
 
 @dataclass

@@ -23,7 +23,6 @@ from omniset.regions.files import (
     frame_numbers,
     ids_of,
     is_text,
-    kind_of,
     name_of,
     needed,
     path_of,
@@ -128,9 +127,8 @@ def _expression_table(source: Any, name: str) -> tuple[pd.DataFrame, list[str]]:
     if hasattr(source, "obs_names") and hasattr(source, "var_names"):
         return _anndata_table(source, name), []
     if not isinstance(source, str | Path):
-        raise ValueError(
-            f"expression must be a file, a DataFrame, an AnnData or donors of these, got {kind_of(source)}"
-        )
+        kind = type(source).__name__
+        raise ValueError(f"expression must be a file, a DataFrame, an AnnData or donors of these, got {kind}")
     path = path_of(source)
     if path.name.lower().endswith(".h5ad"):
         anndata = needed("anndata", name)
@@ -159,14 +157,10 @@ def _anndata_table(adata: Any, name: str) -> pd.DataFrame:
 
 def _frame_table(frame: pd.DataFrame, name: str) -> pd.DataFrame:
     titles = [text_of(title) for title in frame.columns]
-    names: int | None = None
-    left: set[int] = set()
+    names, places = None, list(range(len(titles)))
     if counts_only(frame.index):
-        names, left = _names_column(titles)
-        if names is None and titles and not pd.api.types.is_numeric_dtype(frame.dtypes.iloc[0]):
-            names, left = 0, {0}
+        names, places = _divided(titles, bool(titles) and not pd.api.types.is_numeric_dtype(frame.dtypes.iloc[0]))
     rows = [text_of(value) for value in (frame.index if names is None else frame.iloc[:, names])]
-    places = [i for i in range(len(titles)) if i not in left]
     columns = [titles[i] for i in places]
     return pd.DataFrame(frame_numbers(frame.iloc[:, places], name, rows, columns), rows, columns)
 
@@ -177,10 +171,7 @@ def _text_table(sheet: Sheet) -> tuple[pd.DataFrame, list[str]]:
         raise sheet.file.error(
             sheet.header, "has one column only: columns must be separated by commas, tabs, semicolons or spaces"
         )
-    names, left = _names_column(titles)
-    if names is None and not _fractions([fields[0] for fields in sheet.rows]):
-        names, left = 0, {0}
-    places = [i for i in range(len(titles)) if i not in left]
+    names, places = _divided(titles, not _fractions([fields[0] for fields in sheet.rows]))
     columns = [titles[i] for i in places]
     rows: list[str] = []
     values: list[np.ndarray] = []
@@ -195,12 +186,13 @@ def _text_table(sheet: Sheet) -> tuple[pd.DataFrame, list[str]]:
     return pd.DataFrame(np.array(values).reshape(len(rows), len(columns)), rows, columns), notes
 
 
-def _names_column(titles: list[str]) -> tuple[int | None, set[int]]:
-    """Which of the first columns holds names by its title, and which ones hold no values, therefore."""
+def _divided(titles: list[str], named: bool) -> tuple[int | None, list[int]]:
+    """Which of the first columns holds names by its title, else the first if it may; and which ones hold values."""
     first = {title.lower(): i for i, title in reversed(list(enumerate(titles[:3])))}
-    columns = [first[title] for title in (*TITLES, *GENE_TITLES) if title in first]
+    columns = [first[title] for title in (*TITLES, *GENE_TITLES) if title in first] or [0] * named
     # Columns before the names are counters and the like.
-    return (columns[0], {*columns, *range(columns[0])}) if columns else (None, set())
+    left = {*columns, *range(columns[0])} if columns else ()
+    return columns[0] if columns else None, [i for i in range(len(titles)) if i not in left]
 
 
 def _fractions(texts: list[str]) -> bool:

@@ -113,10 +113,6 @@ def check_names(names: list[str], name: str) -> None:
         seen.add(one)
 
 
-def kind_of(source: Any) -> str:
-    return type(source).__name__
-
-
 def needed(module: str, name: str) -> Any:
     """The module; raise ImportError that says what to install for the file if it is not there."""
     try:

@@ -10,7 +10,7 @@ import pandas as pd
 from jaxtyping import Float
 from scipy.stats import false_discovery_control
 
-from omniset.core.bounded import require_file
+from omniset.core.bounded import read_small
 from omniset.regions.blend import attention_of
 from omniset.regions.data import Regions
 from omniset.regions.methods import Method
@@ -120,15 +120,10 @@ def read_gmt(path: str | Path) -> dict[str, list[str]]:
         ValueError: A line without genes, a set that is there twice, or a file that is not text.
     """
     sets: dict[str, list[str]] = {}
-    require_file(path)
-    try:
-        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not text in UTF-8: byte {error.start}") from error
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(read_small(path).removeprefix("\ufeff").splitlines(), 1):
         if not line.strip():
             continue
-        name, *rest = line.rstrip("\r\n").split("\t")
+        name, *rest = line.split("\t")
         genes = [gene.strip() for gene in rest[1:] if gene.strip()]
         if not name or not genes:
             raise ValueError(f"{path}, line {number}: must have a name, a description and genes, separated by tabs")

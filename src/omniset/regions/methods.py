@@ -256,14 +256,13 @@ class Geometry(Method):
         penalty[0, 0] = 0
         self.weights = np.linalg.solve(features.T @ features + penalty, features.T @ values)
 
-    def _predict(self, regions: Regions, pairs: Pairs) -> PairValues:
-        return self.at(regions, pairs)
-
     def at(self, regions: Regions, pairs: Pairs) -> PairValues:
         """The trunk of pairs, (i, j) and (j, i) alike, without the checks of `predict`."""
         if len(self.weights) == 1:
             return np.full(len(pairs), self.weights[0])
         return self._features(regions, pairs) @ self.weights
+
+    _predict = at
 
     def _features(self, regions: Regions, pairs: Pairs) -> Float[np.ndarray, "pairs features"]:
         c = places_of(regions)

@@ -22,7 +22,7 @@ from omniset.regions.atlas_coordinates import (
 )
 from omniset.regions.connectivity import Connectivity, check_target, read_connectivity, unknown_regions
 from omniset.regions.data import LABELS, Regions
-from omniset.regions.expression import Expression, read_expression
+from omniset.regions.expression import read_expression
 from omniset.regions.files import WHOLE, name_of
 from omniset.tables.files import TableFile, listed
 
@@ -36,17 +36,6 @@ class _Named:
 
     file: str
     names: list[str]
-
-
-@dataclass
-class _Files:
-    """What was read, not joined yet."""
-
-    expressed: Expression
-    places: pd.DataFrame | None
-    matrix: Connectivity | None
-    named: list[_Named]
-    notes: list[str]
 
 
 def read_regions(
@@ -85,18 +74,16 @@ def read_regions(
     """
     check_parts(only or ())
     options: dict[str, Any] = {"fisher_z": fisher_z, "zero_negative": zero_negative, "directed": directed}
-    files = _read(expression, connectivity, coordinates, aliases, options)
     least = PAIR if connectivity is None else LEAST
-    regions = _joined(files, directed, _join(files.named, least, files.notes))
+    regions = _joined(expression, connectivity, coordinates, aliases, options, least)
     if only:
         regions = _part(regions, only, least)
-    source = files.named[0].file
+    source, target = name_of(expression, "expression"), name_of(connectivity, "connectivity")
     empty = np.isnan(regions.expression).all(1)
-    regions = _without(regions, empty, f"{source}: {{}} region(s) have no expression (no tissue sample)")
+    regions = _without(regions, empty, source, "region(s) have no expression (no tissue sample)")
     if regions.connectivity is not None:
-        target = files.named[-1].file
         unknown = unknown_regions(regions.connectivity)
-        regions = _without(regions, unknown, f"{target}: {{}} region(s) have no known pair")
+        regions = _without(regions, unknown, target, "region(s) have no known pair")
     if len(regions) < least:
         raise ValueError(
             f"{source} has {len(regions)} regions of which all is known, at least {least} are needed: "
@@ -107,17 +94,19 @@ def read_regions(
     return _with_values(regions, source)
 
 
-def _read(
+def _joined(
     expression: Any,
     connectivity: Any,
     coordinates: Any,
     aliases: Mapping[str, str] | None,
     options: dict[str, Any],
-) -> _Files:
-    """All files, each by its own names.
+    least: int,
+) -> Regions:
+    """The regions that all files have.
 
     What the other files call regions tells which side of the expression has them, and the expression's names tell which
-    columns and numbers of the others are names: so these are read twice.
+    columns and numbers of the others are names: so these are read twice. Hemisphere, network and structure are those
+    that a file of places, or else names, tell.
     """
     others: list[str] = []
     if coordinates is not None:
@@ -125,50 +114,46 @@ def _read(
     if connectivity is not None:
         others.extend(read_connectivity(connectivity, **options).names or [])
     expressed = read_expression(expression, aliases, regions=others)
-    names = expressed.frame.index.tolist()
-    files = _Files(expressed, None, None, [_Named(name_of(expression, "expression"), names)], list(expressed.notes))
+    table, notes = expressed.frame, list(expressed.notes)
+    named = [_Named(name_of(expression, "expression"), table.index.tolist())]
+    places: pd.DataFrame | None = None
+    matrix: Connectivity | None = None
     if coordinates is not None:
-        files.places = read_coordinates(coordinates, regions=names)
-        files.named.append(_Named(name_of(coordinates, "coordinates"), files.places.index.tolist()))
-        files.notes += files.places.attrs["notes"]
+        places = read_coordinates(coordinates, regions=named[0].names)
+        named.append(_Named(name_of(coordinates, "coordinates"), places.index.tolist()))
+        notes += places.attrs["notes"]
     if connectivity is not None:
-        files.matrix = read_connectivity(connectivity, regions=names, **options)
-        files.notes += files.matrix.notes
+        matrix = read_connectivity(connectivity, regions=named[0].names, **options)
+        notes += matrix.notes
         target = name_of(connectivity, "connectivity")
-        known = files.matrix.names or _ordered(files.matrix, target, files.named, files.notes)
-        files.named.append(_Named(target, known))
-    return files
-
-
-def _joined(files: _Files, directed: bool, rows: list[np.ndarray]) -> Regions:
-    """The regions in these rows of each file; of hemisphere, network and structure what a file of places, or else
-    names, tell.
-    """
-    names = [files.named[0].names[i] for i in rows[0]]
-    if files.places is None:
-        told = {"hemisphere": hemisphere_of_name, "network": network_of_name}
-        places = pd.DataFrame({name: [of(region) for region in names] for name, of in told.items()})
+        named.append(_Named(target, matrix.names or _ordered(matrix, target, named, notes)))
+    rows = _join(named, least, notes)
+    table = table.iloc[rows[0]]
+    names = table.index.tolist()
+    if places is None:
+        of_names = {"hemisphere": hemisphere_of_name, "network": network_of_name}
+        told = pd.DataFrame({label: [of(name) for name in names] for label, of in of_names.items()})
     else:
-        places = files.places.iloc[rows[1]]
-    labels: dict[str, Any] = {name: places[name].tolist() for name in LABELS if name in places and any(places[name])}
+        told = places = places.iloc[rows[1]]
+    labels: dict[str, Any] = {name: told[name].tolist() for name in LABELS if name in told and any(told[name])}
     return Regions(
         names=names,
-        genes=files.expressed.frame.columns.tolist(),
-        expression=files.expressed.frame.to_numpy(np.float32)[rows[0]],
-        coordinates=None if files.places is None else places[["x", "y", "z"]].to_numpy(np.float64),
-        connectivity=None if files.matrix is None else files.matrix.matrix[np.ix_(rows[-1], rows[-1])],
-        directed=directed,
-        notes=files.notes,
+        genes=table.columns.tolist(),
+        expression=table.to_numpy(np.float32),
+        coordinates=None if places is None else places[["x", "y", "z"]].to_numpy(np.float64),
+        connectivity=None if matrix is None else matrix.matrix[np.ix_(rows[-1], rows[-1])],
+        directed=options["directed"],
+        notes=notes,
         **labels,
     )
 
 
-def _without(regions: Regions, out: Bool[np.ndarray, " regions"], why: str) -> Regions:
-    """Without some regions; how many is put into the words why, and noted."""
+def _without(regions: Regions, out: Bool[np.ndarray, " regions"], source: str, why: str) -> Regions:
+    """Without some regions, which is noted."""
     if not out.any():
         return regions
     names = [regions.names[i] for i in np.flatnonzero(out)]
-    regions.notes.append(f"{why.format(len(names))} and are left out: {listed(names, 5)}")
+    regions.notes.append(f"{source}: {len(names)} {why} and are left out: {listed(names, 5)}")
     return regions.take(np.flatnonzero(~out))
 
 
@@ -184,11 +169,7 @@ def _ordered(matrix: Connectivity, file: str, files: list[_Named], notes: list[s
 
 
 def _join(files: list[_Named], least: int, notes: list[str]) -> list[np.ndarray]:
-    """For each file, where the regions are that all files have, in the order of the first one.
-
-    Raises:
-        ValueError: They are too few; or count from 0 in one file and from 1 in another.
-    """
+    """For each file, where the regions are that all files have, in the order of the first one."""
     for one, other in combinations(files, 2):
         for counted, named in ((one, other), (other, one)):
             begin = _begin(counted.names)
@@ -225,23 +206,17 @@ def _join(files: list[_Named], least: int, notes: list[str]) -> list[np.ndarray]
 
 
 def _part(regions: Regions, only: Sequence[str], least: int) -> Regions:
-    """Those of a part of the brain.
-
-    Raises:
-        ValueError: They are too few, or `within` cannot tell them.
-    """
     out = np.ones(len(regions), dtype=bool)
     out[within(regions, only)] = False
     part, inside = ",".join(only), int((~out).sum())
     if inside < least:
         raise ValueError(f"only={part}: {inside} of {len(regions)} regions are of it, at least {least} are needed")
-    return _without(regions, out, f"only {part}: {{}} of {len(regions)} region(s) are not of it")
+    return _without(regions, out, f"only {part}", f"of {len(regions)} region(s) are not of it")
 
 
 def _begin(names: list[str]) -> int:
     """From what on names only count; -1: they do not."""
-    counted = {0: [str(i) for i in range(len(names))], 1: [str(i + 1) for i in range(len(names))]}
-    return next((begin for begin, numbers in counted.items() if set(numbers) == set(names)), -1)
+    return next((begin for begin in (0, 1) if set(names) == {str(i + begin) for i in range(len(names))}), -1)
 
 
 def _shifted(counted: list[str], names: list[str], by: int) -> bool:

@@ -99,23 +99,14 @@ def squared_distances(
 
 @dataclass
 class _Values:
-    """The values of regions as a whole.
+    """The values of regions as a whole."""
 
-    Attributes:
-        quartiles: Of all values, without the median.
-        middle: Median of each region.
-        size: 0.9 quantile of the absolute values of each region.
-        spread: Between the quartiles of each region.
-        negative: Share of all values.
-        number: Of all values.
-    """
-
-    quartiles: tuple[float, float]
-    middle: Float[np.ndarray, " regions"]
-    size: Float[np.ndarray, " regions"]
-    spread: Float[np.ndarray, " regions"]
-    negative: float
-    number: int
+    quartiles: tuple[float, float]  # of all values, the first and the third
+    middle: Float[np.ndarray, " regions"]  # median of each region
+    size: Float[np.ndarray, " regions"]  # 0.9 quantile of the absolute values of each region
+    spread: Float[np.ndarray, " regions"]  # between the quartiles of each region
+    negative: float  # share of all values
+    number: int  # of all values
 
     @classmethod
     def of(cls, values: Float[np.ndarray, "regions genes"]) -> _Values:
@@ -136,7 +127,7 @@ def check_scale(fit: Float[np.ndarray, "regions genes"], new: Float[np.ndarray, 
     Raises:
         ValueError: It clearly is.
     """
-    shared = _shared(fit, new)
+    shared = np.isfinite(fit).any(0) & np.isfinite(new).any(0)
     if shared.sum() < GENES:
         return
     fit, new = fit[:, shared], new[:, shared]
@@ -162,12 +153,6 @@ def check_scale(fit: Float[np.ndarray, "regions genes"], new: Float[np.ndarray, 
             "logarithm and normalisation"
         )
     warnings.warn(f"expression may be on another scale than at fit: {gap}", stacklevel=4)
-
-
-def _shared(
-    fit: Float[np.ndarray, "regions genes"], new: Float[np.ndarray, "others genes"]
-) -> Bool[np.ndarray, " genes"]:
-    return np.isfinite(fit).any(0) & np.isfinite(new).any(0)
 
 
 def _distance(fit: _Values, new: _Values) -> tuple[float, float]:

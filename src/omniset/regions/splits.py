@@ -33,8 +33,15 @@ def split(kind: str, regions: Regions, folds: int, seed: int) -> list[Int[np.nda
     """
     if kind not in KINDS:
         raise ValueError(f"kind must be one of {', '.join(map(repr, KINDS))}, got {kind!r}")
+    number = len(regions)
+    if folds < 2:
+        raise ValueError(f"folds must be at least 2, got {folds}")
+    if number < FEWEST * folds:
+        raise ValueError(
+            f"folds must be at most {number // FEWEST} for {number} regions, {FEWEST} in each, got {folds}"
+        )
     if kind == "random":
-        return random_folds(len(regions), folds, seed)
+        return random_folds(number, folds, seed)
     if regions.coordinates is None:
         raise ValueError(f"coordinates are not known of these regions: {kind} folds need them")
     check_places(regions.coordinates, regions.names)
@@ -56,7 +63,6 @@ def held_back(train: Regions, folds: int, seed: int, kind: str = KINDS[0]) -> li
 
 def random_folds(regions: int, folds: int, seed: int) -> list[Int[np.ndarray, " _"]]:
     """Every region in one fold, drawn by the seed; sizes differ by at most one. See `split`."""
-    _check_folds(regions, folds)
     order = np.random.default_rng(seed).permutation(regions)
     return [np.sort(part) for part in np.array_split(order, folds)]
 
@@ -69,7 +75,6 @@ def spatial_folds(coordinates: Places, folds: int, seed: int) -> list[Int[np.nda
     See `split`.
     """
     regions = len(coordinates)
-    _check_folds(regions, folds)
     rng = np.random.default_rng(seed)
     left = np.arange(regions)
     parts = []
@@ -113,12 +118,3 @@ def twinned(coordinates: Places, pairs: Pairs, folds: Int[np.ndarray, " regions"
     twin = twins(coordinates)
     learned = (twin >= 0) & (folds[twin] != folds)
     return float(learned[pairs].all(1).mean())
-
-
-def _check_folds(regions: int, folds: int) -> None:
-    if folds < 2:
-        raise ValueError(f"folds must be at least 2, got {folds}")
-    if regions < FEWEST * folds:
-        raise ValueError(
-            f"folds must be at most {regions // FEWEST} for {regions} regions, {FEWEST} in each, got {folds}"
-        )
