@@ -133,7 +133,6 @@ class References:
         return cls(**arrays)
 
     def _groups(self, sizes: Sequence[int]) -> Iterator[list[int]]:
-        """Sets that are compared at once; empty ones are not."""
         group: list[int] = []
         elements = 0
         for i, size in enumerate(sizes):

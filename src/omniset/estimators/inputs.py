@@ -66,7 +66,6 @@ def _is_sparse(sets: Any) -> bool:
 
 
 def _of_array(sets: Any) -> Any:
-    """An array in a form that `Sets.of` takes."""
     array = sets
     if not _is_sparse(sets):
         array = sets.cpu().numpy() if isinstance(sets, torch.Tensor) else np.asarray(sets)
@@ -197,7 +196,6 @@ def _nested(y: Any) -> bool:
 
 
 def _by_name(values: Any, sets: Sets, what: str) -> Any:
-    """A Series or DataFrame in the order of the sets, by its index."""
     if values.index.tolist() == sets.names:  # which may be there more than once
         return values
     missing = [name for name in sets.names if name not in values.index]

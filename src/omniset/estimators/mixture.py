@@ -570,7 +570,6 @@ class MixtureLearner:
         return samples_of(self.sets, self._seen)
 
     def _references(self, rows: Int[np.ndarray, " rows"], seed: int) -> References:
-        """Some of the sets, for others to be compared with."""
         samples = [self._samples[int(i)] for i in rows]
         return References.of(samples, spread_of(self.pooled[rows], self.sets.dim), self._seen, seed)
 
@@ -641,7 +640,6 @@ class _Ensemble:
         return [self.networks[i] for i in np.flatnonzero((self.places == fold).all(1)).tolist()]
 
     def _standardise(self, network: SetNetwork, rows: np.ndarray) -> None:
-        """Fit the scales of features and numbers to what the network learns from."""
         learner = self.learner
         shift, scale = spread_of(learner.pooled[rows], learner.sets.dim)
         embed: Any = network.encoder.embed

@@ -20,8 +20,9 @@ v of the values. With G the mean gradient with respect to the average of a query
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -29,6 +30,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from omniset.core.sets import SetBatch
+from omniset.core.states import State
 from omniset.encoders.base import Encoder
 from omniset.layers.flare import LatentRouting
 from omniset.layers.pooling import GatedAttentionPooling
@@ -39,6 +41,8 @@ from omniset.layers.slots import SlotSetEncoder
 Source = SetBatch | Iterable[SetBatch]
 Per = Literal["element", "copy"]
 Baseline = Literal["zero", "equal"]
+
+AT_ONCE = 1 << 13  # elements times steps: more are no faster
 
 
 @dataclass
@@ -67,6 +71,7 @@ def attribute(
     *,
     per: Per = "element",
     baseline: Baseline = "zero",
+    max_elements: int = AT_ONCE,
     **options: Any,
 ) -> Float[Tensor, "sets elements"]:
     """How much each element drove the prediction, from 0 to 1 (the set's strongest element, if any is positive).
@@ -83,13 +88,15 @@ def attribute(
             multiplicity before the strongest is set to 1.
         baseline: What attention is compared with: "zero", none, as Hao et al. have it; "equal", that to all elements
             alike, so that an element scores by what distinguishes it from the others of its set.
+        max_elements: Elements of whole sets, padding included, times steps that are computed on at a time: at most
+            8,192, but one step is never divided.
         **options: For the model, beside the sets: shard_size and store, as in `Encoder.forward`, bound the memory.
 
     Raises:
         ValueError: A model without attention over the set, such as Deep Sets; steps < 1; a target out of range;
             independent shards, each of which would be explained by itself; an unknown `per` or baseline.
     """
-    layers = attribute_layers(model, batch, target, steps, baseline=baseline, **options)
+    layers = attribute_layers(model, batch, target, steps, baseline=baseline, max_elements=max_elements, **options)
     return _scaled(combine(layers), batch, per)
 
 
@@ -112,6 +119,7 @@ def attribute_layers(
     steps: int = 20,
     *,
     baseline: Baseline = "zero",
+    max_elements: int = AT_ONCE,
     **options: Any,
 ) -> list[LayerAttribution]:
     """Attribution of each attention layer over the set, with what a completeness check needs. Arguments: attribute."""
@@ -120,25 +128,32 @@ def attribute_layers(
     if baseline not in ("zero", "equal"):
         raise ValueError(f"baseline must be 'zero' or 'equal', got {baseline!r}")
     network, blocks = _explained(model, options)
-    equal = baseline == "equal"
-    with _probes(network, blocks, equal) as probes:
-        out = _watch(network, batch, options, probes)
+    together, before = 1, _Before(network)
+    if isinstance(batch, SetBatch) and not options:
+        together = max(min(max_elements, AT_ONCE) // max(batch.multiplicity.numel(), 1), 1)
+    else:
+        before.layers = []  # of sets in shards nothing is kept
+    with _probes(network, blocks, baseline == "equal") as probes:
+        with before.noted():
+            out = _watch(network, batch, options, probes)
         chosen = _choose(out, target)
         full = _score(out, chosen)
         gradients: list[Tensor | None] = []
         without = []
-        for probe in probes:
-            shift = probe.start_shift()
+        for block, probe in zip(blocks.values(), probes, strict=True):
             gradient: Any = 0
-            for k in range(1, steps + 1):
-                probe.alpha = k / steps
-                with torch.enable_grad():
-                    score = _score(network(batch, **options), chosen)
-                    gradient = gradient + torch.autograd.grad(score.sum(), shift)[0]
+            for alpha in (torch.arange(steps + 1, dtype=torch.float64) / steps).split(together):
+                shift = probe.start_shift(alpha)
+                with torch.set_grad_enabled(bool(alpha[-1])), before.again(block, len(alpha)):  # 0 has no gradient
+                    output = network(_repeated(batch, len(alpha)), **options)
+                    score = _score(output, None if chosen is None else chosen.repeat(len(alpha)))
+                if not alpha[0]:
+                    without.append(score[: len(full)].detach())
+                    score = score[len(full) :]
+                if len(score):
+                    of_steps = torch.autograd.grad(score.sum(), shift)[0]
+                    gradient = gradient + of_steps.unflatten(0, (len(alpha), len(full))).sum(0)
             gradients.append(gradient / steps)
-            probe.alpha = 0.0
-            with torch.no_grad():
-                without.append(_score(network(batch, **options), chosen))
             probe.end_shift()
         _score_elements(network, batch, options, [*zip(probes, gradients, strict=True)])
         return [
@@ -191,6 +206,49 @@ def _explained(model: Any, options: dict[str, Any]) -> tuple[nn.Module, dict[str
     return model, blocks
 
 
+class _Before:
+    """What layers make of whole sets before anything is changed in one of them: the same at each step, and kept."""
+
+    METHODS = ("map", "reduce")
+
+    def __init__(self, model: nn.Module) -> None:
+        encoders = [m for m in model.modules() if isinstance(m, Encoder)]
+        layers: list[Any] = [*encoders[0].layers, encoders[0].pool] if len(encoders) == 1 else []
+        self.layers = [layer for layer in layers if layer is not None]
+        self.kept: dict[tuple[int, str], Any] = {}
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Keep what is computed meanwhile."""
+
+        def note(key: tuple[int, str], compute: Any, *given: Any, **more: Any) -> Any:
+            made = compute(*given, **more)
+            self.kept[key] = None if key in self.kept else made  # None: it is asked for more than once
+            return made
+
+        keys = [(i, name) for i in range(len(self.layers)) for name in self.METHODS]
+        with self._instead({key: partial(note, key, getattr(self.layers[key[0]], key[1])) for key in keys}):
+            yield
+
+    def again(self, block: Probed, times: int) -> AbstractContextManager[None]:
+        """Give it so many times, up to this block."""
+        attends = [getattr(layer, "set_attention", None) is block for layer in self.layers]
+        place = attends.index(True) if any(attends) else -1
+        before = [key for key in self.kept if key[0] < place or key == (place, "reduce")]
+        made = {key: self.kept[key] for key in before if self.kept[key] is not None}
+        return self._instead({key: lambda *_, one=one, **__: _repeated(one, times) for key, one in made.items()})
+
+    @contextmanager
+    def _instead(self, methods: dict[tuple[int, str], Any]) -> Iterator[None]:
+        try:
+            for (i, name), method in methods.items():
+                self.layers[i].__dict__[name] = method
+            yield
+        finally:
+            for i, name in methods:
+                self.layers[i].__dict__.pop(name, None)
+
+
 @contextmanager
 def _probes(model: nn.Module, blocks: dict[str, Probed], equal: bool = False) -> Iterator[list[Probe]]:
     """One in every block, while nothing else asks for gradients."""
@@ -214,6 +272,18 @@ def _watch(model: nn.Module, batch: Source, options: dict[str, Any], probes: lis
     for probe in probes:
         probe.end_watch()
     return out
+
+
+def _repeated(of_sets: Any, times: int) -> Any:
+    """Sets, tensors or states so many times, one after the other."""
+    if times == 1 or of_sets is None:
+        return of_sets
+    if isinstance(of_sets, SetBatch):
+        return SetBatch(*(_repeated(x, times) for x in (of_sets.elements, of_sets.multiplicity)), validate=False)
+    if isinstance(of_sets, State):
+        sums = tuple(_repeated(x, times) for x in of_sets.sums)
+        return replace(of_sets, peak=_repeated(of_sets.peak, times), sums=sums)
+    return of_sets.repeat(times, *[1] * (of_sets.ndim - 1))
 
 
 def _score_elements(

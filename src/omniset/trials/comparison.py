@@ -140,7 +140,7 @@ class Comparison:
     resamples: int = 1000
     learned: bool = False
     _intervals: dict[tuple[str, ...], Interval] = field(default_factory=dict, repr=False)
-    _pairs: dict[tuple[str, str, str], Pair | None] = field(default_factory=dict, repr=False)
+    _pairs: dict[tuple[str, str], Pair | None] = field(default_factory=dict, repr=False)
     _resamplings: dict[tuple[str, str], Resampling] = field(default_factory=dict, repr=False)
 
     @cached_property
@@ -176,12 +176,11 @@ class Comparison:
         values = [(i.value, i.low, i.high) for i in ends.values()]
         return pd.DataFrame(values, index=list(ends), columns=["value", "low", "high"], dtype=np.float64)
 
-    def difference(self, name: str, condition: str, other: str, mine: str | None = None) -> Interval:
-        """Mine minus the other's, on the same draws; a mean is taken over the rows in which both have a value."""
-        mine = self.ours if mine is None else mine
-        key = (name, condition, mine, other)
+    def difference(self, name: str, condition: str, other: str) -> Interval:
+        """Ours minus the other's, on the same draws; a mean is taken over the rows in which both have a value."""
+        key = (name, condition, self.ours, other)
         if key not in self._intervals:
-            self._intervals[key] = self._paired(self.score(name), self._pair(condition, mine, other))
+            self._intervals[key] = self._paired(self.score(name), self._pair(condition, other))
         return self._intervals[key]
 
     def best_baseline(self, name: str, condition: str) -> str | None:
@@ -324,13 +323,12 @@ class Comparison:
             resampling, values = self._resampling(rows[known]), values[known]
         return resampling.estimate(lambda draws: draws.mean(values), **how)
 
-    def _pair(self, condition: str, mine: str, other: str) -> Pair | None:
-        """The rows that two methods both have, found once for all scores."""
-        key = (condition, mine, other)
-        if key not in self._pairs:
-            one, two = (self._parts.get((condition, method)) for method in (mine, other))
-            self._pairs[key] = None if one is None or two is None else self._joined(one, two)
-        return self._pairs[key]
+    def _pair(self, condition: str, other: str) -> Pair | None:
+        """The rows that ours and another method both have, found once for all scores."""
+        if (condition, other) not in self._pairs:
+            one, two = (self._parts.get((condition, method)) for method in (self.ours, other))
+            self._pairs[condition, other] = None if one is None or two is None else self._joined(one, two)
+        return self._pairs[condition, other]
 
     def _joined(self, mine: pd.DataFrame, other: pd.DataFrame) -> Pair:
         units = [self.units] if isinstance(self.units, str) else self.units
