@@ -218,7 +218,6 @@ class SetEstimator(SetModel):
         return Lesson(make, train, self.validation_, batch_size=batch_size, seed=self.seed)
 
     def _kept_back(self, sets: int) -> float:
-        """The share of so many sets that is kept back to watch one network."""
         if self.validation_fraction is not None:
             return self.validation_fraction
         return 0.0 if sets < FEW else max(0.1, min(0.25, FEW / sets))
@@ -248,7 +247,6 @@ class SetEstimator(SetModel):
     # ------------------------------------------------------------------ a mixture, or one of its simple methods
 
     def _fit_mixture(self, given: Given) -> None:
-        """Every set is left out once, or more often."""
         sets = given.sets
         with torch.random.fork_rng():  # options that the network does not take are refused before anything is learned
             self.build(sets.dim, given.widths)
@@ -424,7 +422,6 @@ class SetEstimator(SetModel):
         processes.check(find(self.device), self.devices, self.num_nodes)
 
     def _refuse_unused(self) -> None:
-        """Options of one network, or of any, where there is none."""
         without, what = [*OF_ONE], "a mixture"
         if self.alone is not None:
             without, what = [*OF_ONE, *OF_NETWORKS], f"method={self.alone!r}"

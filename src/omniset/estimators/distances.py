@@ -150,7 +150,6 @@ class References:
 
 
 def _root(squares: Float64[np.ndarray, "_ _"]) -> Float64[np.ndarray, "_ _"]:
-    """Distances; where rounding has made a square negative it is 0."""
     return np.sqrt(np.maximum(squares, 0))
 
 

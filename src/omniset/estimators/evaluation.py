@@ -199,7 +199,6 @@ def _evaluation(
 def _about(
     level: str, sets: Sets, which: np.ndarray, predicted: pd.DataFrame, groups: np.ndarray | None
 ) -> pd.DataFrame:
-    """Set, element, group and size of each prediction."""
     of_elements = level == "element"
     positions = np.repeat(which, sets.sizes[which]) if of_elements else which
     about = pd.DataFrame({"set": predicted["set"].astype(str)})

@@ -158,7 +158,8 @@ def aligned(y: Any, sets: Sets, level: str, usual: str = "label") -> tuple[np.nd
     order = sets.order
     if hasattr(y, "columns") and "set" in y.columns:
         y = y.set_index("set")
-    if level == "element" and isinstance(y, list | tuple) and len(y) == len(sets) and _nested(y):
+    nested = isinstance(y, list | tuple) and all(hasattr(one, "__len__") and not isinstance(one, str) for one in y)
+    if level == "element" and nested and len(y) == len(sets):
         for number, (labels, size) in enumerate(zip(y, sets.sizes, strict=True)):
             if len(labels) != size:
                 raise ValueError(f"y[{number}] has {len(labels)} labels, the set has {size} elements")
@@ -189,10 +190,6 @@ def aligned(y: Any, sets: Sets, level: str, usual: str = "label") -> tuple[np.nd
     if absent.any():
         raise ValueError(f"y[{int(absent.any(1).argmax())}] is missing")
     return values, names, single
-
-
-def _nested(y: Any) -> bool:
-    return all(hasattr(labels, "__len__") and not isinstance(labels, str) for labels in y)
 
 
 def _by_name(values: Any, sets: Sets, what: str) -> Any:

@@ -234,8 +234,8 @@ class Trees:
         nodes = np.concatenate(trees)
         leaf = nodes["is_leaf"].astype(bool)
         feature, threshold = np.where(leaf, 0, nodes["feature_idx"]), np.where(leaf, 0.0, nodes["num_threshold"])
-        children, value, depth = (nodes["left"], nodes["right"]), nodes["value"][:, None].copy(), nodes["depth"].max()
-        made = cls._numbered([*map(len, trees)], leaf, feature, threshold, children, value, depth)
+        children, value = (nodes["left"], nodes["right"]), nodes["value"][:, None].copy()
+        made = cls._numbered([*map(len, trees)], leaf, feature, threshold, children, value, int(nodes["depth"].max()))
         start = float(np.ravel(model._baseline_prediction)[0])
         rows = np.resize(made.threshold, (CHECKED, model.n_features_in_))
         if not np.allclose(start + len(trees) * made.means(rows)[:, 0], model.predict(rows), rtol=1e-9, atol=1e-12):
@@ -382,7 +382,6 @@ class PooledLinear(Method):
         return solved
 
     def _of_all_classes(self, model: Any) -> tuple[np.ndarray, np.ndarray]:
-        """A column per class; those that training lacks are as good as impossible."""
         slope, level = model.coef_.T, model.intercept_
         if len(model.classes_) == 2:
             slope, level = np.concatenate([0 * slope, slope], 1), np.append(0.0, level)

@@ -430,7 +430,7 @@ class SetModel(SetOptions, Estimator):
         """The mean over networks of what each says of the elements; sets of like size go together, with all steps."""
         order = sorted(range(len(group)), key=lambda i: len(group[i]))
         outputs = torch.as_tensor(which).expand(len(group))[order]
-        most = min(self.max_elements, explain.AT_ONCE) // (1 if method == "attention" else steps + 1)
+        most = min(self.max_elements, explain.AT_ONCE) // (1 if method == "attention" else max(steps, 1))
         each: list[np.ndarray] = []
         networks = [network.to(find(self.device)).eval() for network in self._attending()]
         with threads_for(sum(map(len, group)) * self.n_features_in_):
@@ -609,7 +609,7 @@ class SetModel(SetOptions, Estimator):
         if fitted.SIMPLE[self.alone].sees == POOLED:
             features = self.features_ or [f"feature {number}" for number in range(1, fitted.input_dim + 1)]
             return np.array(pooling.names_of(features), dtype=object)
-        number = len(fitted.restored_references())
+        number = len(fitted.restored_references)
         names = [f"{way} reference {k}" for way in ("to", "from") for k in range(1, number + 1)]
         return np.array(names or ["no reference"], dtype=object)  # all sets of training were empty
 

@@ -20,9 +20,8 @@ v of the values. With G the mean gradient with respect to the average of a query
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
-from functools import partial
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -30,7 +29,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from omniset.core.sets import SetBatch
-from omniset.core.states import State
 from omniset.encoders.base import Encoder
 from omniset.layers.flare import LatentRouting
 from omniset.layers.pooling import GatedAttentionPooling
@@ -41,7 +39,6 @@ from omniset.layers.slots import SlotSetEncoder
 Source = SetBatch | Iterable[SetBatch]
 Per = Literal["element", "copy"]
 Baseline = Literal["zero", "equal"]
-
 AT_ONCE = 1 << 13  # elements times steps: more are no faster
 
 
@@ -88,8 +85,7 @@ def attribute(
             multiplicity before the strongest is set to 1.
         baseline: What attention is compared with: "zero", none, as Hao et al. have it; "equal", that to all elements
             alike, so that an element scores by what distinguishes it from the others of its set.
-        max_elements: Elements of whole sets, padding included, times steps that are computed on at a time: at most
-            8,192, but one step is never divided.
+        max_elements: Elements of whole sets times steps, at most 8,192, that are computed on at a time.
         **options: For the model, beside the sets: shard_size and store, as in `Encoder.forward`, bound the memory.
 
     Raises:
@@ -128,34 +124,29 @@ def attribute_layers(
     if baseline not in ("zero", "equal"):
         raise ValueError(f"baseline must be 'zero' or 'equal', got {baseline!r}")
     network, blocks = _explained(model, options)
-    together, before = 1, _Before(network)
+    together = 1
     if isinstance(batch, SetBatch) and not options:
         together = max(min(max_elements, AT_ONCE) // max(batch.multiplicity.numel(), 1), 1)
-    else:
-        before.layers = []  # of sets in shards nothing is kept
     with _probes(network, blocks, baseline == "equal") as probes:
-        with before.noted():
-            out = _watch(network, batch, options, probes)
+        out = _watch(network, batch, options, probes)
         chosen = _choose(out, target)
         full = _score(out, chosen)
-        gradients: list[Tensor | None] = []
-        without = []
-        for block, probe in zip(blocks.values(), probes, strict=True):
+        gradients, without = [], []
+        for probe in probes:
             gradient: Any = 0
-            for alpha in (torch.arange(steps + 1, dtype=torch.float64) / steps).split(together):
-                shift = probe.start_shift(alpha)
-                with torch.set_grad_enabled(bool(alpha[-1])), before.again(block, len(alpha)):  # 0 has no gradient
-                    output = network(_repeated(batch, len(alpha)), **options)
-                    score = _score(output, None if chosen is None else chosen.repeat(len(alpha)))
-                if not alpha[0]:
-                    without.append(score[: len(full)].detach())
-                    score = score[len(full) :]
-                if len(score):
+            for alpha in (torch.arange(1, steps + 1, dtype=torch.float64) / steps).split(together):
+                shift, times = probe.start_shift(alpha), len(alpha)
+                with torch.enable_grad():
+                    out = network(_repeated(batch, times), **options)
+                    score = _score(out, None if chosen is None else chosen.repeat(times))
                     of_steps = torch.autograd.grad(score.sum(), shift)[0]
-                    gradient = gradient + of_steps.unflatten(0, (len(alpha), len(full))).sum(0)
+                gradient = gradient + of_steps.unflatten(0, (times, len(full))).sum(0)
             gradients.append(gradient / steps)
+            probe.start_shift(torch.zeros(1, dtype=torch.float64))
+            with torch.no_grad():
+                without.append(_score(network(batch, **options), chosen))
             probe.end_shift()
-        _score_elements(network, batch, options, [*zip(probes, gradients, strict=True)])
+        _score_elements(network, batch, options, zip(probes, gradients, strict=True))
         return [
             LayerAttribution(name, _of_elements(network, batch, probe), probe.total, full - least)
             for name, probe, least in zip(blocks, probes, without, strict=True)
@@ -206,49 +197,6 @@ def _explained(model: Any, options: dict[str, Any]) -> tuple[nn.Module, dict[str
     return model, blocks
 
 
-class _Before:
-    """What layers make of whole sets before anything is changed in one of them: the same at each step, and kept."""
-
-    METHODS = ("map", "reduce")
-
-    def __init__(self, model: nn.Module) -> None:
-        encoders = [m for m in model.modules() if isinstance(m, Encoder)]
-        layers: list[Any] = [*encoders[0].layers, encoders[0].pool] if len(encoders) == 1 else []
-        self.layers = [layer for layer in layers if layer is not None]
-        self.kept: dict[tuple[int, str], Any] = {}
-
-    @contextmanager
-    def noted(self) -> Iterator[None]:
-        """Keep what is computed meanwhile."""
-
-        def note(key: tuple[int, str], compute: Any, *given: Any, **more: Any) -> Any:
-            made = compute(*given, **more)
-            self.kept[key] = None if key in self.kept else made  # None: it is asked for more than once
-            return made
-
-        keys = [(i, name) for i in range(len(self.layers)) for name in self.METHODS]
-        with self._instead({key: partial(note, key, getattr(self.layers[key[0]], key[1])) for key in keys}):
-            yield
-
-    def again(self, block: Probed, times: int) -> AbstractContextManager[None]:
-        """Give it so many times, up to this block."""
-        attends = [getattr(layer, "set_attention", None) is block for layer in self.layers]
-        place = attends.index(True) if any(attends) else -1
-        before = [key for key in self.kept if key[0] < place or key == (place, "reduce")]
-        made = {key: self.kept[key] for key in before if self.kept[key] is not None}
-        return self._instead({key: lambda *_, one=one, **__: _repeated(one, times) for key, one in made.items()})
-
-    @contextmanager
-    def _instead(self, methods: dict[tuple[int, str], Any]) -> Iterator[None]:
-        try:
-            for (i, name), method in methods.items():
-                self.layers[i].__dict__[name] = method
-            yield
-        finally:
-            for i, name in methods:
-                self.layers[i].__dict__.pop(name, None)
-
-
 @contextmanager
 def _probes(model: nn.Module, blocks: dict[str, Probed], equal: bool = False) -> Iterator[list[Probe]]:
     """One in every block, while nothing else asks for gradients."""
@@ -274,21 +222,13 @@ def _watch(model: nn.Module, batch: Source, options: dict[str, Any], probes: lis
     return out
 
 
-def _repeated(of_sets: Any, times: int) -> Any:
-    """Sets, tensors or states so many times, one after the other."""
-    if times == 1 or of_sets is None:
-        return of_sets
-    if isinstance(of_sets, SetBatch):
-        return SetBatch(*(_repeated(x, times) for x in (of_sets.elements, of_sets.multiplicity)), validate=False)
-    if isinstance(of_sets, State):
-        sums = tuple(_repeated(x, times) for x in of_sets.sums)
-        return replace(of_sets, peak=_repeated(of_sets.peak, times), sums=sums)
-    return of_sets.repeat(times, *[1] * (of_sets.ndim - 1))
+def _repeated(batch: Any, times: int) -> Source:
+    if times == 1:
+        return batch
+    return SetBatch(batch.elements.repeat(times, 1, 1), batch.multiplicity.repeat(times, 1), validate=False)
 
 
-def _score_elements(
-    model: nn.Module, batch: Source, options: dict[str, Any], wanted: list[tuple[Probe, Tensor | None]]
-) -> None:
+def _score_elements(model: nn.Module, batch: Source, options: dict[str, Any], wanted: Iterable[Any]) -> None:
     for probe, gradient in wanted:
         probe.start_scores(gradient)
     with torch.no_grad():
@@ -296,17 +236,14 @@ def _score_elements(
 
 
 def _of_elements(model: nn.Module, batch: Source, probe: Probe) -> Float[Tensor, "sets elements"]:
-    """Without class tokens, which come first."""
-    scores = torch.cat(probe.scores or [], 1)
+    scores = torch.cat(probe.scores or [], 1)  # those of class tokens come first
     if isinstance(batch, SetBatch):
         return scores[:, scores.shape[1] - batch.elements.shape[1] :]
     return scores[:, max((e.num_tokens for e in model.modules() if isinstance(e, Encoder)), default=0) :]
 
 
 def _set_attention(model: nn.Module) -> dict[str, Probed]:
-    """The blocks that attend to elements of the set. Not among them are those of an encoder's decoder, which attends to
-    the summary, and of its `embed`, which sees one element at a time.
-    """
+    """Those that attend to elements: none of a decoder, which attends to the summary, or of `embed`, which sees one."""
     parts = [part for e in model.modules() if isinstance(e, Encoder) for part in (e.embed, e.decoder)]
     others = {m for part in parts for m in part.modules()}
     layers = {n: m for n, m in model.named_modules() if m not in others}
@@ -315,9 +252,8 @@ def _set_attention(model: nn.Module) -> dict[str, Probed]:
 
 
 def _choose(out: Any, target: int | Tensor | None) -> Tensor | None:
-    """(B,) the output that is explained for each set; None: the sum of all."""
     if target is None:
-        return out.argmax(1) if isinstance(out, Tensor) else None
+        return out.argmax(1) if isinstance(out, Tensor) else None  # None: the sum of all
     values = _values(out)
     chosen = torch.as_tensor(target, device=values.device).expand(len(values))
     if bool(((chosen < 0) | (chosen >= values.shape[1])).any()):

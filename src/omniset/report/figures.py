@@ -460,7 +460,6 @@ def _size(number: int) -> float:
 
 
 def _form(place: int) -> str:
-    """Marker of the category at this place of the twelve."""
     return MARKERS[int(place >= len(MORE_COLOURS))]
 
 

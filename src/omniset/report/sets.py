@@ -206,7 +206,6 @@ def _classes(counts: Int[np.ndarray, "classes classes"], classes: pd.DataFrame, 
 
 
 def _survival(outcome: Outcome) -> Iterator[Block]:
-    """How long the sets of low, middle and high risk were without the event."""
     time, risk = outcome.numbers
     events = np.asarray(outcome.events, dtype=bool)
     if not len(time):

@@ -327,7 +327,6 @@ def open_fcs(
 
 
 def _warn_of_uncompensated(path: Path, opened: Sequence[Events]) -> None:
-    """Some files say how much light spills over, and others do not."""
     with_matrix = [events.path.name for events in opened if events.spilled]
     others = [events.path.name for events in opened if not events.spilled]
     if with_matrix and others:

@@ -322,7 +322,6 @@ def _walk(file: Any) -> list[tuple[str, Any]]:
 
 
 def _entries(waiting: deque[tuple[str, Any]]) -> Iterator[tuple[str, Any, str]]:
-    """Name, group and key of each, the upper ones first; more groups may be added meanwhile."""
     while waiting:
         above, group = waiting.popleft()
         for key in _opened(above or "/", list, group):
