@@ -9,16 +9,9 @@ import pytest
 import torch
 from benchmarks.fuzz import seeds
 
-from omniset import SetClassifier, Sets
-from omniset.cli import main
 from omniset.microbiomes.samples import read_samples
 from omniset.tables.reading import open_sets
-from small import QUIET, TINY
-
-
-@pytest.fixture(autouse=True)
-def _here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+from small import in_a_folder  # noqa: F401
 
 
 def tables(tmp_path, kind):
@@ -50,24 +43,9 @@ def test_a_table_is_its_long_table(kind, tmp_path):
         assert len(rows) == (long["set"] == stored.name).sum()
     assert open_sets(path, ["w", "u"], vectors="vectors.csv").features == ["w", "u"]
     assert open_sets(path, ignore=["v"], vectors="vectors.csv").features == ["u", "w"]
-
-
-@pytest.mark.slow
-def test_the_commands_end_to_end(tmp_path, capsys):
-    path, long, names = tables(tmp_path, "biom")
-    pd.DataFrame({"set": names, "label": list("pqpq")}).to_csv("labels.csv", index=False)
-    how = ["--vectors=vectors.csv", *QUIET]
-    assert main(["fit", path, "--target=labels.csv", "--out=run", *TINY, *how]) == 0
-    assert main(["evaluate", path, "--target=labels.csv", "--model=run", "--out=e", *how]) == 0
-    assert main(["predict", path, "--model=run", "--out=p.csv", *how]) == 0
-    assert main(["explain", path, "--model=run", "--out=x.csv", "--steps=1", *how]) == 0
-    assert set(pd.read_csv("x.csv")["element"]) <= {f"ref{i}" for i in range(seeds.FEATURES)}
-    model = SetClassifier.load("run", device="cpu")
-    assert "vectors" not in model.reading_
-    expected = model.predict_proba(Sets.of(long.sort_values("set", kind="stable"), torch.float32))
-    np.testing.assert_allclose(pd.read_csv("p.csv")["p_p"], expected[:, 0], rtol=1e-4)
-    assert main(["predict", path, "--model=run", "--out=p.csv", *QUIET]) == 2
-    assert "table.biom: has counts of features, of which --vectors must be given" in capsys.readouterr().err
+    if kind == "biom":
+        with pytest.raises(ValueError, match="table.biom: has counts of features, of which --vectors must be given"):
+            open_sets(path)
 
 
 def test_sequences_are_shares_of_their_kmers(tmp_path):
@@ -94,11 +72,7 @@ def test_sequences_are_shares_of_their_kmers(tmp_path):
 SEQUENCES = {
     "one lacks": (">ref0\nACGT\n", {}, "vectors.fa: has no vector of feature 'ref1' and "),
     "twice": (">ref0\nACGT\n>ref0\nACC\n", {}, "vectors.fa: line 3: has the sequence 'ref0' a second time"),
-    "too short": (
-        ">ref0\nACGT\n>ref1\nACNGT\n",
-        {},
-        "vectors.fa: 'ref1' has no 3 bases in a row that are A, C, G or T",
-    ),
+    "too short": (">ref0\nACGT\n>ref1\nACNGT\n", {}, "vectors.fa: 'ref1' has no 3 bases in a row that are A, C, G or"),
     "a protein": (">ref0\nMEEP\n", {}, "vectors.fa: line 2: has 'E', which is no base of the IUPAC code"),
     "a table": ("feature,u\nref0,1\n", {}, "vectors.fa: line 1: starts with 'feature,u': FASTA starts with '>'"),
     "no word": (">ref0\nACGT\n", {"features": ["ACGT"]}, "vectors.fa: 'ACGT' is none of the 3-mers, such as 'AAA'"),
@@ -121,10 +95,7 @@ VECTORS = {
     "no rows": ("feature,u\n", "vectors.csv: has no rows below its header"),
     "twice": ("id,u\nref0,1\nref1,2\nref0,3\n", "line 4: column 'id' names 'ref0' a second time (it was at line 2)"),
     "no number": ("feature,u\nref0,a\n", "vectors.csv: line 2: column 'u' is 'a', it must be a number"),
-    "too large": (
-        "feature,u\nref0,1e39\n",
-        "line 2: column 'u' is 1e+39, too large for 32-bit numbers (at most 3.4e38)",
-    ),
+    "too large": ("feature,u\nref0,1e39\n", "line 2: column 'u' is 1e+39, too large for 32-bit numbers (at most"),
     "lacking": ("feature,u\nref0,1\n", "vectors.csv: has no vector of feature 'ref1' and "),
     "an index": ("Unnamed: 0,feature,u\n0,ref0,1\n", "column 'Unnamed: 0' would be a feature, but is a row index"),
 }

@@ -1,7 +1,6 @@
 """Whatever is wrong with a file, the command says so in one line, with exit code 2, and leaves nothing behind."""
 
 import gzip
-import json
 import os
 import re
 import shlex
@@ -20,9 +19,8 @@ from omniset import SetClassifier
 from omniset.cli import main
 from omniset.core.sets import Sets
 from omniset.tables import LabelFile, SetTable, collect
+from small import QUIET, TINY
 
-TINY = ["--method=ust", "--dim=8", "--num_heads=2", "--depth=1", "--epochs=1"]
-QUIET = ["--progress=false", "--device=cpu"]
 SETS = "set,x,y\na,1,2\na,3,4\nb,5,6\nb,7,8\n"
 LABELS = "set,label\na,p\nb,q\n"
 
@@ -62,7 +60,6 @@ def fails(capsys, folder, command, *said):
 
 
 def bad_value(value, message, column="x"):
-    """A value in the second row of a column, in text and in Parquet."""
     return pytest.param(column, value, message, id=f"{column}={value}")
 
 
@@ -77,9 +74,7 @@ VALUES = [
     bad_value(-1, "is -1, it must be a finite number >= 0", "multiplicity"),
     bad_value(np.nan, "is nan, it must be a finite number >= 0", "multiplicity"),
     bad_value(1e39, "is 1e+39, too large for 32-bit numbers (at most 3.4e38)", "multiplicity"),
-    bad_value(
-        1e-50, "is 1e-50, too small for 32-bit numbers (at least 1.4e-45, or 0 for what is absent)", "multiplicity"
-    ),
+    bad_value(1e-50, "is 1e-50, too small for 32-bit numbers (at least 1.4e-45, or 0 for what", "multiplicity"),
     bad_value("", "is empty", "set"),
     bad_value(" ", "is empty", "element"),
     bad_value("e0", "names 'e0' a second time in set 'a': use multiplicity", "element"),
@@ -100,9 +95,8 @@ def test_values(column, value, message, kind, here, capsys):
         separator = "," if kind == "csv" else "\t"
         frame.astype(object).map(str).to_csv(f"t.{kind}", index=False, sep=separator)
     where = "row 2" if kind == "parquet" else "line 3"
-    fails(
-        capsys, here, f"fit t.{kind} --target labels.csv --out run", f"t.{kind}: {where}: column {column!r} {message}"
-    )
+    said = f"t.{kind}: {where}: column {column!r} {message}"
+    fails(capsys, here, f"fit t.{kind} --target labels.csv --out run", said)
 
 
 SHAPES = {
@@ -156,11 +150,7 @@ def test_shapes(case, packed, here, capsys):
         (LABELS, " --task regression", "line 2: column 'label' is 'p', it must be a finite number of at most"),
         ("set,age\na,1.5\nb,inf\n", " --task regression", "line 3: column 'age' is 'inf'"),
         ("set,age\na,1.5\nb,1e39\n", "", "line 3: column 'age' is '1e39'"),
-        (
-            "set,age\na,1.5\nb,NA\n",
-            "",
-            "labels.csv: line 3: column 'age' is 'NA', it must be a number, as the others are",
-        ),
+        ("set,age\na,1.5\nb,NA\n", "", "labels.csv: line 3: column 'age' is 'NA', it must be a number, as the others"),
         ("set,element,label\na,1,p\n", "", "sets.csv: has no column 'element'"),
         ("set,label\n", "", "has no rows below its header"),
         ("", "", "is empty: its first line must hold"),
@@ -197,7 +187,6 @@ def test_names_like_those_with_a_meaning_are_no_features(meant, name, here, caps
 
 
 def with_index(here, index, rows=12, name="row"):
-    """Sets of three rows, and a column in front of them."""
     frame = pd.DataFrame({"set": [f"s{i // 3}" for i in range(rows)]})
     frame.insert(0, name, list(index))
     frame["x"] = np.random.default_rng(0).normal(size=rows).round(3)
@@ -295,10 +284,7 @@ def test_target_columns_that_are_none(here, capsys):
         ("Unnamed: 0,set,label\n0,a,p\n1,b,q\n", "'Unnamed: 0' would be a target, but is a row index without a name"),
         ("set,Element,label\na,1,p\nb,1,q\n", "column 'Element' would be a target, but its name is nearly 'element'"),
         ("set,index,label\na,1,p\nb,0,q\n", "column 'index' would be a target, but is an index"),
-        (
-            "set,i\n" + "".join(f"s{i},{i}\n" for i in range(10)),
-            "column 'i' would be a target, but only counts the rows",
-        ),
+        ("set,i\n" + "".join(f"s{i},{i}\n" for i in range(10)), "column 'i' would be a target, but only counts the"),
     ):
         (here / "labels.csv").write_text(columns)
         fails(capsys, here, "fit sets.csv --target labels.csv --out run", f"{message}", "with --target_columns")
@@ -311,12 +297,8 @@ def test_element_names_twice_in_a_large_set(here, capsys, monkeypatch):
     monkeypatch.setattr("omniset.tables.files.CELLS", 1)  # chunks of 256 rows
     rows = [f"a,e{i},1" for i in range(600)] + ["", "a,e7,1", "b,f,1"]
     (here / "t.csv").write_text("\n".join(["set,element,x", *rows]))
-    fails(
-        capsys,
-        here,
-        "fit t.csv --target labels.csv --out run --max_elements 10",
-        "t.csv: line 603: column 'element' names 'e7' a second time in set 'a'",
-    )
+    said = "t.csv: line 603: column 'element' names 'e7' a second time in set 'a'"
+    fails(capsys, here, "fit t.csv --target labels.csv --out run --max_elements 10", said)
 
 
 def test_parquet_that_is_none_or_nested(here, capsys):
@@ -352,12 +334,6 @@ def test_compressed_files_that_are_none_or_cut_off(kind, here, capsys):
         fails(capsys, here, fit, f"t.csv.{kind}: is cut off or ")
 
 
-def test_commas_in_a_tsv(here, capsys):
-    shutil.copy("sets.csv", "t.tsv")
-    said = ("t.tsv: has no column 'set', it has 'set,x,y'", "separated by tabs, here they seem to be by commas")
-    fails(capsys, here, "fit t.tsv --target labels.csv --out run", *said)
-
-
 def test_paths(here, model, capsys):
     (here / "folder.csv").mkdir()
     (here / "old.csv").write_text("old")
@@ -387,15 +363,6 @@ def test_paths(here, model, capsys):
     fails(capsys, here, predict.format("t.csv", "old.csv") + " --max_elements 2", "line 6: column 'y' is nan")
     assert main(predict.format("sets.csv", "old.csv").split() + QUIET) == 0
     assert pd.read_csv("old.csv")["set"].tolist() == ["a", "b"]
-
-
-def test_no_permission(here, model, capsys):
-    (here / "labels.csv").chmod(0)
-    if os.access("labels.csv", os.R_OK):
-        pytest.skip("root may read and write everything")
-    fails(capsys, here, "fit sets.csv --target labels.csv --out run", "labels.csv: Permission denied")
-    here.chmod(0o500)
-    fails(capsys, here, f"predict sets.csv --model {model} --out out.csv", "Permission denied")
 
 
 def test_features_at_predict(here, model, capsys):
@@ -432,21 +399,12 @@ def test_models_that_are_none_or_damaged(here, model, capsys):
             (here / "broken" / name).write_bytes(content)
         fails(capsys, here, predict, message)
         shutil.rmtree("broken")
-    shutil.copytree(model, "broken")
-    config = json.loads((model / "config.json").read_text())
-    for key, value in (("num_heads", 4), ("dim", "many"), ("nonsense", 1)):
-        changed = config | {"arguments": config["arguments"] | {key: value}}
-        (here / "broken" / "config.json").write_text(json.dumps(changed))
-        fails(capsys, here, predict, f"config.json was changed after the model was saved: arguments.{key} was")
 
 
 def test_labels_that_a_model_does_not_know(here, model, capsys):
     evaluate = f"evaluate sets.csv --target t.csv --model {model} --out evaluation"
     for text, message in (
-        (
-            "set,label\na,p\nb,z\n",
-            "t.csv: line 3: column 'label' is 'z', it must be one of those that the model learned",
-        ),
+        ("set,label\na,p\nb,z\n", "t.csv: line 3: column 'label' is 'z', it must be one of those that the model"),
         ("set,label\na,p\n", "t.csv: has no label for set 'b' of sets.csv"),
         ("set,age\na,1\nb,2\n", "t.csv: has no column 'label', it has 'set', 'age'"),
         ("set,element,label\na,1,p\n", "t.csv has labels of elements, the model predicts sets"),
@@ -480,12 +438,8 @@ def test_full_disk(here, model):
     commands = [f"predict t.csv --model {model} --out out.{kind}" for kind in kinds]
     commands.append("fit t.csv --target labels.csv --out run")
     before = listing(here)
-    done = subprocess.run(
-        [sys.executable, "-c", FULL, *(" ".join([c, *QUIET]) for c in commands)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    words = [sys.executable, "-c", FULL, *(" ".join([c, *QUIET]) for c in commands)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
     errors = [line for line in done.stderr.splitlines() if line != "2"]
     assert len(errors) == 4, done.stderr
     for kind, error in zip(kinds, errors, strict=False):

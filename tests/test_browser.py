@@ -62,7 +62,6 @@ def page(driver, address):
 
 
 def column(page, caption, number):
-    """Texts of a column, from the top."""
     path = f"//table[caption={caption!r}]/tbody/tr/*[{number}]"
     return [cell.text for cell in page.find_elements(By.XPATH, path)]
 

@@ -30,7 +30,6 @@ def described(learned, new, seen=50, **options):
 
 
 def directed(x, m, r):
-    """d(X, R), one element at a time."""
     x, r = (np.clip((of.astype(np.float64) - SPREAD[0]) / SPREAD[1], -5, 5) for of in (x, r))
     return sum(w * min(np.linalg.norm(one - other) for other in r) for w, one in zip(m, x, strict=True)) / m.sum()
 
@@ -55,7 +54,6 @@ def test_features_far_out_say_no_more_than_five_deviations():
 
 @pytest.mark.parametrize(("seen", "elements"), [(50, 4_096), (5, 13)])
 def test_order_and_copies_of_elements_change_nothing(seen, elements, monkeypatch):
-    """To the bit, sampled or not: of the sets that are described, and of those that they are compared with."""
     monkeypatch.setattr(distances, "ELEMENTS", elements)
     (x, m), (r, k) = some(7, most=19), some(5, 1, most=19)
     rng = np.random.default_rng(2)

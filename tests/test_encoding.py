@@ -12,14 +12,9 @@ from omniset import SetClassifier, Sets
 from omniset.cli import main
 from omniset.core.encoding import CATEGORIES, Column, Encoding, EncodingError
 from omniset.tables import SetTable, collect
+from small import QUIET, TINY, in_a_folder  # noqa: F401
 
-TINY = {
-    "method": "ust",
-    "dim": 8,
-    "num_heads": 2,
-    "depth": 1,
-    "epochs": 1,
-}
+SMALL = {"method": "ust", "dim": 8, "num_heads": 2, "depth": 1, "epochs": 1, "progress": False}
 TABLE = pd.DataFrame(
     {
         "set": list("aaabbcc"),
@@ -38,11 +33,6 @@ ROWS = [  # the mean of x is 21 / 5
     [6, 0, 0, 0, 1, 0, 13],
     [7, 0, 1, 0, 0, 0, 17],
 ]
-
-
-@pytest.fixture(autouse=True)
-def _here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
 
 
 def write(frame, name):
@@ -159,13 +149,11 @@ def test_the_commands_remember(kind, capsys):
     frame = TABLE.rename(columns={"set": "patient"})
     write(frame.assign(id=[f"n{i}" for i in range(7)]), f"t.{kind}")
     write(pd.DataFrame({"patient": list("abc"), "label": list("pqp")}), "labels.csv")
-    options = [f"--{name}={value}" for name, value in TINY.items()]
-    quiet = ["--device=cpu", "--progress=false"]
     how = ["--set_column=patient", "--ignore=id", "--missing=indicator", "--target=labels.csv"]
-    assert main(["fit", f"t.{kind}", "--out=run", *how, *options, *quiet]) == 0
+    assert main(["fit", f"t.{kind}", "--out=run", *how, *TINY, *QUIET]) == 0
     assert "features: " + ", ".join(map(repr, FEATURES)) in capsys.readouterr().out
     write(frame[["stain", "y", "patient", "x"]].assign(stain="unknown"), "new.csv")
-    assert main(["predict", "new.csv", "--model=run", "--out=p.csv", *quiet]) == 0
+    assert main(["predict", "new.csv", "--model=run", "--out=p.csv", *QUIET]) == 0
     notes = capsys.readouterr().err
     assert "new.csv: line 2: column 'stain' 'unknown' is a category that was not there at fit" in notes
     model = SetClassifier.load("run")
@@ -178,27 +166,21 @@ def test_the_commands_remember(kind, capsys):
         ["explain", f"t.{kind}", "--model=run", "--out=e.csv", "--steps=1"],
         ["evaluate", f"t.{kind}", "--model=run", "--out=e", "--target=labels.csv"],
     ):
-        assert main([*command, *quiet]) == 0
+        assert main([*command, *QUIET]) == 0
     np.testing.assert_allclose(pd.read_csv("p.csv")["p_p"], expected["p_p"], rtol=1e-5)
     write(TABLE, "plain.csv")
-    assert main(["predict", "plain.csv", "--model=run", "--out=q.csv", "--set_column=set", *quiet]) == 0
+    assert main(["predict", "plain.csv", "--model=run", "--out=q.csv", "--set_column=set", *QUIET]) == 0
     assert pd.read_csv("q.csv").equals(pd.read_csv("p.csv"))
 
 
 @pytest.mark.filterwarnings("ignore:label:UserWarning")  # so few
-def test_python_is_as_the_command(tmp_path):
-    model = SetClassifier(**TINY, missing="indicator", progress=False, device="cpu")
+def test_python_is_as_the_command():
+    model = SetClassifier(**SMALL, missing="indicator", device="cpu")
     model.fit(TABLE, pd.Series(list("pqp"), index=list("abc"), name="label"))
-    model.save(tmp_path / "m")
-    again = SetClassifier.load(tmp_path / "m")
-    assert again.encoding_.state == model.encoding_.state
-    assert again.features_ == FEATURES
-    assert np.array_equal(again.predict_proba(TABLE), model.predict_proba(TABLE))
+    assert model.features_ == FEATURES
     with pytest.raises(ValueError, match="lacks features that the model was fitted on: \\['stain'\\]"):
-        again.predict(TABLE.drop(columns="stain"))
+        model.predict(TABLE.drop(columns="stain"))
     with pytest.raises(ValueError, match="column 'stain' is both a feature and a target"):
         model.fit(TABLE, pd.Series(["p", "q", "p"], index=list("abc"), name="stain"))
-    with pytest.raises(
-        ValueError, match="column 'stain', row 3: is missing, it must be a category; missing values are taken"
-    ):
-        SetClassifier(**TINY, progress=False).fit(TABLE, list("pqp"))
+    with pytest.raises(ValueError, match="column 'stain', row 3: is missing, it must be a category; missing values"):
+        SetClassifier(**SMALL).fit(TABLE, list("pqp"))

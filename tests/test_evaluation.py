@@ -40,7 +40,6 @@ def regressed(rows=ROWS, seed=0):
 
 
 def calibration_error(probabilities, truth):
-    """In ten bins (a, a + .1] of confidence."""
     confidence, right = probabilities.max(1), probabilities.argmax(1) == truth
     bins = [right[(confidence > i / 10) & (confidence <= (i + 1) / 10)].sum() for i in range(10)]
     sums = [confidence[(confidence > i / 10) & (confidence <= (i + 1) / 10)].sum() for i in range(10)]
@@ -48,7 +47,6 @@ def calibration_error(probabilities, truth):
 
 
 def expected(o):
-    """The metrics by other libraries."""
     if o.classes is None:
         t, p = o.truth, o.predicted
         return {
@@ -102,22 +100,6 @@ def test_weights_are_numbers_of_copies(make):
         repeated = expected(outcome.rows(np.repeat(np.arange(ROWS), copies)))
         for name, measure in table.items():
             assert measure.formula(outcome, counts.astype(float))[i] == pytest.approx(repeated[name], rel=1e-8), name
-
-
-@OUTCOMES
-def test_intervals_resample_sets(make):
-    """Copies of a row within its set say nothing new; the same copies as sets of their own narrow the interval."""
-    one = make().rows(np.arange(SETS))
-    one.sets = np.arange(SETS)
-    copied = one.rows(np.repeat(np.arange(SETS), 7))
-    apart = one.rows(np.repeat(np.arange(SETS), 7))
-    apart.sets = np.arange(7 * SETS)
-    measured = [metrics(outcome).values() for outcome in (one, copied, apart)]
-    for name, single, same, narrow in zip(one.measures, *measured, strict=True):
-        assert (same.value, same.low, same.high) == pytest.approx((single.value, single.low, single.high), rel=1e-6)
-        if name != "calibration error":  # whose resamples are biased upwards
-            assert single.low <= single.value <= single.high
-        assert narrow.high - narrow.low < 0.6 * (single.high - single.low)
 
 
 def test_groups_are_drawn_instead_of_sets():

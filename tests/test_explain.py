@@ -9,6 +9,7 @@ from omniset.layers import PoolingByMultiheadAttention
 from omniset.testing import relative_error
 
 B, N, D = 3, 7, 6
+PARTS = ("scores", "total", "change")
 
 
 class Pooled(nn.Module):
@@ -26,6 +27,13 @@ def sets():
     return SetBatch(torch.randn(B, N, D, dtype=torch.float64), m)
 
 
+def written_out(model, batch):
+    block, heads = model.pool.gather, lambda z: z.unflatten(-1, (2, -1)).transpose(1, 2)
+    y = block.norm_elements(batch.elements)
+    q, k, v = heads(block.query(block.norm_queries(model.pool.points))), heads(block.key(y)), heads(block.value(y))
+    return F.softmax(q @ k.mT / 3**0.5 + batch.multiplicity.double().log()[:, None, None], -1).detach(), v
+
+
 @pytest.mark.parametrize("baseline", ["zero", "equal"])
 def test_against_attribution_written_out(baseline):
     """A * mean over alpha of dF/d(alpha A), with A built by hand; against equal attention, of values less their mean.
@@ -35,10 +43,7 @@ def test_against_attribution_written_out(baseline):
     """
     model, batch, steps = Pooled().double(), sets(), 5
     block, m = model.pool.gather, batch.multiplicity
-    heads = lambda z: z.unflatten(-1, (2, -1)).transpose(1, 2)  # noqa: E731
-    y = block.norm_elements(batch.elements)
-    q, k, v = heads(block.query(block.norm_queries(model.pool.points))), heads(block.key(y)), heads(block.value(y))
-    a = F.softmax(q @ k.mT / 3**0.5 + m.double().log()[:, None, None], -1).detach()
+    a, v = written_out(model, batch)
     target = model(batch).argmax(1)
 
     def f_each(weights):
@@ -149,6 +154,7 @@ def test_permutes_with_the_elements_and_counts_copies(baseline):
     order = torch.randperm(N)
     shuffled = SetBatch(batch.elements[:, order], batch.multiplicity[:, order])
     raw = explain.attribute_layers(model, batch, **how)[0].scores
+    of_copy = explain.attribute(model, batch, per="copy", **how)
     assert relative_error(explain.attribute_layers(model, shuffled, **how)[0].scores, raw[..., order]) < 1e-12
     for b in range(B):  # an element's score is that of its copies together
         m = batch.multiplicity[b]
@@ -156,6 +162,7 @@ def test_permutes_with_the_elements_and_counts_copies(baseline):
         each = explain.attribute_layers(model, copies, **how)[0].scores
         summed = torch.stack([part.sum(-1) for part in each.split(m.tolist(), -1)], -1)
         assert relative_error(summed[0], raw[b]) < 1e-12
+        assert relative_error(of_copy[b].repeat_interleave(m), each[0] / each.max()) < 1e-12
 
 
 def test_target_per_set_and_no_trace_left():
@@ -166,7 +173,7 @@ def test_target_per_set_and_no_trace_left():
     assert model.pool.gather.probe is None
     assert all(p.grad is None and p.requires_grad for p in model.parameters())
     model.head.weight.requires_grad_(False)
-    with pytest.raises(ValueError, match="target must be"):
+    with pytest.raises(ValueError, match="target must be from 0 to 3, got 9"):
         explain.attribute(model, batch, target=9)
     assert model.pool.gather.probe is None
     assert [p.requires_grad for p in model.head.parameters()] == [False, True]
@@ -179,17 +186,6 @@ def test_an_empty_set_scores_0(baseline):
     assert explain.attribute(model, absent, baseline=baseline).tolist() == [[0] * 3] * 2
     empty = SetBatch(torch.zeros(2, 0, D).double())
     assert explain.attribute(model, empty, baseline=baseline).shape == (2, 0)
-
-
-def test_bad_arguments():
-    model, batch = Pooled().double(), sets()
-    with pytest.raises(ValueError, match="steps must be >= 1, got 0"):
-        explain.attribute(model, batch, steps=0)
-    with pytest.raises(ValueError, match="target must be from 0 to 3, got 4"):
-        explain.attribute(model, batch, target=4)
-    deep_sets = encoders.build("deep-sets", input_dim=D, dim=5).double()
-    with pytest.raises(ValueError, match="DeepSets has no attention over the elements"):
-        explain.attribute(deep_sets, batch)
 
 
 @pytest.mark.parametrize("baseline", ["zero", "equal"])
@@ -213,11 +209,26 @@ def test_shards_give_the_scores_of_the_whole(name, class_token, store, baseline)
     for source, cut in ((batch, {"shard_size": 1}), (list(batch.shards(3)), {})):
         found = explain.attribute_layers(encoder, source, **how, store=store, **cut)
         for a, b in zip(whole, found, strict=True):
-            assert relative_error(b.scores, a.scores) < 1e-12
-            assert relative_error(b.total, a.total) < 1e-12
-            assert relative_error(b.change, a.change) < 1e-12
+            assert all(relative_error(getattr(b, part), getattr(a, part)) < 1e-12 for part in PARTS)
         expected = explain.attention(encoder, batch)
         assert relative_error(explain.attention(encoder, source, store=store, **cut), expected) < 1e-12
+
+
+@pytest.mark.parametrize("baseline", ["zero", "equal"])
+@pytest.mark.parametrize("name", ["ust", "set-transformer-sab", "umbc", "sse", "flare", "abmil"])
+def test_steps_that_are_computed_together_are_as_one_by_one(name, baseline):
+    sizes = {"input_dim": D, "dim": 10, "num_heads": 2, "num_inducing": 5, "depth": 2}
+    encoder, batch = encoders.build(name, **sizes).double().eval(), sets()
+    asked = []
+    encoder.register_forward_pre_hook(lambda _, given: asked.append(len(given[0])))
+    how = {"target": torch.tensor([1, 0, 2]), "steps": 6, "baseline": baseline}
+    alone = explain.attribute_layers(encoder, batch, **how, max_elements=1)
+    assert {*asked} == {B}
+    for most, sizes in ((B * N * 4, {B, 4 * B, 2 * B}), (explain.AT_ONCE, {B, 6 * B})):
+        asked.clear()
+        for one, other in zip(alone, explain.attribute_layers(encoder, batch, **how, max_elements=most), strict=True):
+            assert all(relative_error(getattr(other, part), getattr(one, part)) < 1e-12 for part in PARTS)
+        assert {*asked} == sizes
 
 
 @pytest.mark.parametrize("least", [0, 1 << 62])
@@ -234,26 +245,11 @@ def test_shards_of_folded_layers(least, monkeypatch):
 
 def test_plain_attention():
     model, batch = Pooled().double(), sets()
-    block, m = model.pool.gather, batch.multiplicity
-    heads = lambda z: z.unflatten(-1, (2, -1)).transpose(1, 2)  # noqa: E731
-    y = block.norm_elements(batch.elements)
-    q, k = heads(block.query(block.norm_queries(model.pool.points))), heads(block.key(y))
-    a = F.softmax(q @ k.mT / 3**0.5 + m.double().log()[:, None, None], -1).sum((1, 2))
+    m, a = batch.multiplicity, written_out(model, batch)[0].sum((1, 2))
     assert relative_error(explain.attention(model, batch), a / a.amax(1, keepdim=True)) < 1e-13
     each = torch.where(m > 0, a / m.clamp(min=1), 0)
     found = explain.attention(model, batch, per="copy")
     assert relative_error(found, each / each.amax(1, keepdim=True)) < 1e-13
-
-
-def test_per_copy():
-    """Of an element and of each of its copies: those of the repeated set."""
-    model, batch = Pooled().double(), sets()
-    found = explain.attribute(model, batch, target=1, per="copy")
-    for b in range(B):
-        m = batch.multiplicity[b]
-        copies = SetBatch(batch.elements[b].repeat_interleave(m, 0)[None])
-        each = explain.attribute(model, copies, target=1)[0]
-        assert relative_error(found[b].repeat_interleave(m), each) < 1e-12
 
 
 def test_completeness_says_how_far():
@@ -267,7 +263,12 @@ def test_completeness_says_how_far():
 
 
 def test_what_cannot_be_explained():
-    encoder = encoders.build("ust", input_dim=D, dim=10, depth=1, num_heads=2, num_inducing=5).double()
+    sizes = {"input_dim": D, "dim": 10, "depth": 1, "num_heads": 2}
+    encoder = encoders.build("ust", **sizes, num_inducing=5).double()
+    with pytest.raises(ValueError, match="DeepSets has no attention over the elements"):
+        explain.attribute(encoders.build("deep-sets", **sizes).double(), sets())
+    with pytest.raises(ValueError, match="steps must be >= 1, got 0"):
+        explain.attribute(encoder, sets(), steps=0)
     with pytest.raises(ValueError, match="shards must be 'merged' to explain a whole set, got 'independent'"):
         explain.attribute(encoder, sets(), shards="independent", shard_size=2)
     with pytest.raises((ValueError, TypeError), match="per"):

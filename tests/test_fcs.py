@@ -6,19 +6,13 @@ import pytest
 import torch
 from benchmarks.fuzz.seeds import fcs_bytes
 
-from omniset import SetClassifier
 from omniset.cli import main
 from omniset.core.encoding import Encoding
 from omniset.tables.reading import open_sets
-from small import QUIET, TINY
+from small import QUIET, TINY, in_a_folder  # noqa: F401
 
 CHANNELS = [("Time", ""), ("FSC-A", ""), ("FITC-A", "CD3"), ("PE-A", "CD4"), ("Event_length", ""), ("APC-A", "")]
 EVENTS = 11
-
-
-@pytest.fixture(autouse=True)
-def _here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
 
 
 def values(seed=0, events=EVENTS):
@@ -28,9 +22,8 @@ def values(seed=0, events=EVENTS):
 def words(channels=CHANNELS, kind="F", bits=32, order="1,2,3,4", events=EVENTS, **more):
     held = {"$PAR": len(channels), "$TOT": events, "$DATATYPE": kind, "$BYTEORD": order}
     for n, (name, stain) in enumerate(channels, 1):
-        held |= {f"$P{n}N": name, f"$P{n}B": bits, f"$P{n}R": 1024, f"$P{n}E": "0,0"} | (
-            {f"$P{n}S": stain} if stain else {}
-        )
+        held |= {f"$P{n}N": name, f"$P{n}B": bits, f"$P{n}R": 1024, f"$P{n}E": "0,0"}
+        held |= {f"$P{n}S": stain} if stain else {}
     return held | {f"${name}": value for name, value in more.items()}
 
 
@@ -68,9 +61,7 @@ def test_numbers_with_fractions(version, kind, bits, order, mark, far):
     assert (stored.name, len(stored), stored.read()[1].tolist()) == ("a", EVENTS, [1] * EVENTS)
     plain = read("a.fcs", features=["CD4", "Time"], cofactor=0.0)
     assert torch.equal(plain, torch.from_numpy(exact[:, [3, 0]].astype(np.float32)))
-    torch.testing.assert_close(
-        read("a.fcs", features=["Time"], cofactor=5.0).double()[:, 0], torch.from_numpy(exact[:, 0]).float().double()
-    )
+    assert torch.equal(read("a.fcs", features=["Time"], cofactor=5.0)[:, 0], torch.from_numpy(exact[:, 0]).float())
 
 
 def test_whole_numbers_of_different_widths_behind_logarithmic_amplifiers():
@@ -129,9 +120,7 @@ def test_a_folder_is_matched_by_the_names_of_channels(tmp_path):
     assert torch.equal(found["b"], torch.from_numpy(values(1)[:, [3, 2, 1]].astype(np.float32)))
     assert torch.equal(found["a"], torch.from_numpy(values(2, 3)[:, [3, 2, 1]].astype(np.float32)))
     write("s/d.fcs", values().astype("<f4").tobytes(), words(CYT="Helios"))
-    with pytest.raises(
-        ValueError, match=r"s: a.fcs and d.fcs are one of flow and one of mass cytometry: give --cofactor"
-    ):
+    with pytest.raises(ValueError, match=r"s: a.fcs and d.fcs are one of flow and one of mass cytometry: give --cofac"):
         open_sets("s")
     write("s/d.fcs", values().astype("<f4").tobytes(), words(P3S="CD19"))
     with pytest.raises(ValueError, match=r"d.fcs: has no channel 'CD3', it has 'Time', 'FSC-A', 'CD19'"):
@@ -235,10 +224,7 @@ WRONG = {
     "empty": (lambda: raw(b""), "is no FCS file: it begins with b''"),
     "header alone": (lambda: raw(fcs_bytes(GOOD, words())[:58]), "its TEXT is said to be bytes 58 to"),
     "cut off": (lambda: raw(fcs_bytes(GOOD, words())[:-1]), "it says 11 events of 24 bytes from byte"),
-    "more events": (
-        lambda: write("a.fcs", GOOD, words(TOT=12)),
-        "is cut off or damaged: it says 12 events of 24 bytes",
-    ),
+    "more events": (lambda: write("a.fcs", GOOD, words(TOT=12)), "is cut off or damaged: it says 12 events of 24 byte"),
     "no number": (lambda: write("a.fcs", GOOD, words(TOT="many")), "$TOT must be a whole number, it is 'many'"),
     "no channels": (lambda: write("a.fcs", GOOD, words(PAR=0)), "has no channels"),
     "too many channels": (lambda: write("a.fcs", GOOD, words(PAR=7)), "$P7B must be a whole number, it is ''"),
@@ -246,20 +232,11 @@ WRONG = {
     "bits": (lambda: write("a.fcs", GOOD, words(kind="I", bits=10)), "channel 'Time' has numbers of 10 bits, which"),
     "another type": (lambda: write("a.fcs", GOOD, words(P2DATATYPE="I")), "channel 'FSC-A' is of another type than $D"),
     "order": (lambda: write("a.fcs", GOOD, words(order="3,4,1,2")), "$BYTEORD must be 1,2,3,4 or 4,3,2,1, it is '3,4"),
-    "counts": (
-        lambda: write("a.fcs", GOOD, words(MODE="C")),
-        "has counts of events ($MODE C), not the events themselves",
-    ),
-    "amplifier": (
-        lambda: write("a.fcs", GOOD, words(P1E="4")),
-        "$P1E must be two numbers with a comma between, it is '4'",
-    ),
+    "counts": (lambda: write("a.fcs", GOOD, words(MODE="C")), "has counts of events ($MODE C), not the events"),
+    "amplifier": (lambda: write("a.fcs", GOOD, words(P1E="4")), "$P1E must be two numbers with a comma between, it is"),
     "range": (lambda: write("a.fcs", GOOD, words(kind="I", P1R=0)), "$P1R must be 1 or more, it is 0"),
     "names": (lambda: write("a.fcs", GOOD, words(P4N="FITC-A", P4S="CD3")), "two channels are called 'CD3 (FITC-A)'"),
-    "NaN": (
-        lambda: write("a.fcs", np.full((11, 6), np.nan, "<f4").tobytes(), words()),
-        "row 1, 'FSC-A' is nan: features",
-    ),
+    "NaN": (lambda: write("a.fcs", b"\xff" * len(GOOD), words()), "row 1, 'FSC-A' is nan: features"),
 }
 
 
@@ -287,21 +264,3 @@ def test_options():
     ):
         with pytest.raises(ValueError, match=said):
             open_sets("a.fcs", **options)
-
-
-@pytest.mark.slow
-def test_the_commands_end_to_end(tmp_path, capsys):
-    (tmp_path / "s").mkdir()
-    for number, name in enumerate("abcd"):
-        write(f"s/{name}.fcs", values(number).astype("<f4").tobytes(), words())
-    pd.DataFrame({"set": [*"abcd"], "label": [*"pqpq"]}).to_csv("labels.csv", index=False)
-    how = ["--cofactor=30", "--ignore=FSC-A", *TINY, *QUIET]
-    assert main(["fit", "s", "--target=labels.csv", "--out=run", *how]) == 0
-    assert main(["evaluate", "s", "--target=labels.csv", "--model=run", "--out=e", *QUIET]) == 0
-    assert main(["predict", "s", "--model=run", "--out=p.csv", *QUIET]) == 0
-    assert main(["explain", "s/c.fcs", "--model=run", "--out=x.csv", "--steps=1", *QUIET]) == 0
-    model = SetClassifier.load("run", device="cpu")
-    assert (model.features_, model.reading_["cofactor"]) == (["CD3", "CD4", "APC-A"], 30.0)
-    frames = [pd.DataFrame(np.arcsinh(values(n)[:, [2, 3, 5]] / 30), columns=model.features_) for n in range(4)]
-    table = pd.concat([frame.assign(set=name) for frame, name in zip(frames, "abcd", strict=True)])
-    np.testing.assert_allclose(pd.read_csv("p.csv")["p_p"], model.predict_proba(table)[:, 0], rtol=1e-4)

@@ -70,19 +70,6 @@ def test_names_that_meet_are_duplicates_in_the_order_of_the_vocabulary():
     assert found.missing == ["D"]
 
 
-def test_sentence():
-    assert match(["A"], ["A"]).sentence() == "1 of 1 genes matched"
-    names = ["ENSG00000000017.1", "ENSG00000000017.2", "b", "FOO1", "FOO2", "X"]
-    found = match(names, ["ENSG00000000017", "B", "Y"], {"X": "Y"})
-    assert found.sentence() == (
-        "4 of 6 genes matched (2 by Ensembl id without version, 1 by alias, 1 by case only), 1 name occurs more than "
-        "once and is summed, 2 unknown such as 'FOO1'"
-    )
-    assert "2 names occur more than once and are summed" in match(["A", "A", "B", "B"], ["A", "B"]).sentence()
-    many = [f"G{i}" for i in range(1201)]
-    assert match(many, many).sentence() == "1,201 of 1,201 genes matched"
-
-
 def test_empty_lists():
     none = match([], ["A"])
     assert none.positions.shape == (0,)

@@ -2,7 +2,6 @@
 
 import io
 import json
-import signal
 import sys
 from contextlib import suppress
 
@@ -21,7 +20,6 @@ from omniset.tables.hdf5 import check_hdf5, read_mat
 
 @pytest.fixture
 def path(tmp_path):
-    """A file with a group, numbers, texts and an attribute."""
     with h5py.File(tmp_path / "a.h5", "w") as root:
         root.attrs["kind"] = "test"
         root["X/data"] = np.arange(7.0)
@@ -146,20 +144,17 @@ def test_what_has_no_end_is_refused(check, kind, path, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("code", "message"),
     [
-        (f"import os, signal; os.kill(os.getpid(), {int(signal.SIGSEGV)})", "is damaged: reading it ends the process"),
-        (
-            f"import os, signal; os.kill(os.getpid(), {int(signal.SIGKILL)})",
-            "reading it takes more memory than there is",
-        ),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "is damaged: reading it ends the process"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "reading it takes more memory than there is"),
         ("while True: pass", "is damaged: looking into it takes more than 0.01"),
-        (f"import os, signal; os.kill(os.getpid(), {int(signal.SIGTERM)})", None),
+        ("os.kill(os.getpid(), signal.SIGTERM)", None),
         ("raise ImportError", None),
         ("print('nonsense')", None),
     ],
 )
 def test_how_the_other_process_ends(code, message, path, monkeypatch):
     script = path.parent / "script.py"
-    script.write_text(code)
+    script.write_text(f"import os, signal\n{code}")
     monkeypatch.setattr(hdf5, "__file__", str(script))
     monkeypatch.setattr(hdf5, "SECONDS", 0.01)
     monkeypatch.setattr(hdf5, "START", 0.3 if "while" in code else 60)
@@ -193,7 +188,6 @@ def test_where_no_process_can_be_started_files_are_read(executable, path, monkey
 
 
 def test_variables_of_matlab_as_scipy_reads_them(tmp_path):
-    """SciPy itself is the oracle."""
     rng = np.random.default_rng(0)
     given = {
         "numbers": rng.normal(size=(3, 5)),

@@ -252,13 +252,3 @@ def test_a_formula_is_compared_on_the_same_draws(keys):
     for other in ("strong", "weak"):
         one, two = (by_formula.difference(name, "all", other).as_dict() for name in ("r", "m"))
         np.testing.assert_allclose(list(one.values())[:4], list(two.values())[:4], rtol=1e-9)
-
-
-def test_numbers_have_every_score_difference_and_gate():
-    found = comparison().numbers()
-    assert {(s["method"], s["score"]) for s in found["scores"]} == {
-        (m, s) for m in ("omniset", "strong", "weak") for s in ("r", "loss")
-    }
-    assert {d["other"] for d in found["differences"]} == {"strong", "weak"}
-    assert found["gates"][0]["verdict"] == "holds"
-    assert (found["unit"], found["units"]) == ("unit", 40)

@@ -41,7 +41,6 @@ def test_other_settings_are_refused_and_nothing_done_is_thrown_away(tmp_path):
 
 
 def test_what_is_not_whole_is_done_again(tmp_path):
-    """The JSON is written last; an array that is needed must be there; checkpoints of a unit go when it is kept."""
     calls = []
     kept = Kept(tmp_path, resume=False)
     kept.scratch("a").mkdir()

@@ -11,18 +11,12 @@ from sklearn.base import clone
 from omniset import SetClassifier, SetRegressor, explain
 from omniset.cli import main
 from omniset.core.sets import SetBatch, Sets
-from omniset.estimators import methods
 from omniset.estimators.evaluation import evaluate, out_of_fold
 from omniset.estimators.mixture import SetMixture
 from omniset.trials.comparison import OURS
 from test_stack import SMALL, of, said_by, some_sets
 
 ONE = SMALL | {"method": "ust", "batch_size": 8, "folds": 3}
-
-
-@pytest.fixture(autouse=True)
-def few(monkeypatch):
-    monkeypatch.setattr(methods, "TREES", 3)
 
 
 # ---------------------------------------------------------------------- one network
@@ -61,7 +55,6 @@ def test_folds_of_one_network_are_fits_of_the_same_model(weighted):
 
 @pytest.mark.filterwarnings("ignore:label. classes with fewer than 5 sets", "ignore:label. classes in one group only")
 def test_where_a_fold_leaves_one_class_the_prior_is_said():
-    """All sets of a class are of one group."""
     elements, counts, _ = some_sets(17)
     groups = np.arange(17) // 3
     y = np.where(groups == 2, "b", "a")
@@ -134,9 +127,6 @@ def test_the_evaluation_of_sets_left_out(grouped):
     assert gate["opponent"] in numbers["verdict"]
 
 
-# ---------------------------------------------------------------------- words
-
-
 # ---------------------------------------------------------------------- explaining a mixture
 
 
@@ -147,7 +137,6 @@ def mixture():
 
 
 def weighing(model, ust):
-    """The model, in which the interplay has this weight, and the rest has the other."""
     model.network_.weights.zero_()
     model.network_.weights[0, SetMixture.METHODS.index("ust")] = ust
     model.network_.weights[0, SetMixture.METHODS.index("prior")] = 1 - ust
@@ -236,21 +225,6 @@ def test_fit_writes_what_was_said_of_sets_left_out(method, files, tmp_path, caps
     found = pd.read_csv("predictions.csv", float_precision="round_trip")
     frame = pd.read_csv("sets.csv")
     pd.testing.assert_frame_equal(found, model.predict_table(frame), check_dtype=False, check_exact=True)
-
-
-def test_fit_refuses_folds_that_are_too_many(files, capsys):
-    words = "fit sets.csv --target labels.csv --group patient --folds 9 --out run"
-    assert main([*words.split(), *TINY.split()]) == 2
-    assert "folds must be at most the number of groups (or sets), 8, got 9" in capsys.readouterr().err
-
-
-def test_without_groups_sets_are_the_unit(files, tmp_path):
-    labels = files.drop(columns="patient").reset_index()
-    labels.to_csv("labels.csv", index=False)
-    words = "fit sets.csv --target labels.csv --folds 2 --out run"
-    assert main([*words.split(), *TINY.split()]) == 0
-    assert "group" not in pd.read_csv("run/out_of_fold.csv")
-    assert json.loads((tmp_path / "run/metrics.json").read_text())["validation"]["unit"] == "set"
 
 
 def test_sets_on_disk_are_sets_in_memory(files):

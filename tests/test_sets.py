@@ -1,5 +1,6 @@
 import itertools
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -7,8 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.model_selection import KFold, train_test_split
-from sklearn.utils import _safe_indexing, resample, shuffle
+from sklearn.utils import _safe_indexing
 
 from omniset import SetBatch, SetClassifier, Sets
 from omniset.core.disk import DiskRows
@@ -18,7 +18,6 @@ from omniset.core.stored import Storage, StoredSet
 
 
 def whole(sets):
-    """All elements and multiplicities, set after set."""
     return next(sets.blocks(10**9))
 
 
@@ -116,22 +115,6 @@ def test_bad_shapes_are_named():
         SetBatch.from_ragged([np.zeros((1, 2)), np.zeros((4, 2))], [[1], [1, 2]])
 
 
-def test_table_and_list_and_batch_are_the_same_collection():
-    table = pd.DataFrame(
-        {"set": ["b", "a", "b", "b"], "x": [1.0, 2.0, 3.0, 4.0], "multiplicity": [1, 2, 3, 1], "y": [5, 6, 7, 8]}
-    )
-    from_table = Sets.of(table, torch.float32)
-    sets, counts = [[[1, 5], [3, 7], [4, 8]], [[2, 6]]], [[1, 3, 1], [2]]
-    from_batch = Sets.of(SetBatch.from_ragged(sets, counts), torch.float32)
-    assert from_table.names == ["b", "a"]
-    assert from_table.features == ["x", "y"]
-    elements, multiplicity = whole(from_batch)
-    assert torch.equal(whole(from_table)[0], elements)
-    assert torch.equal(whole(from_table)[1], multiplicity)
-    assert from_table.offsets.tolist() == from_batch.offsets.tolist() == [0, 3, 4]
-    assert torch.equal(whole(Sets.of(sets, torch.float32))[0], elements)
-
-
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 7), max_size=11), st.integers(1, 5), st.integers(1, 23))
 def test_groups_fit_and_are_as_large_as_fits(sizes, batch_size, most):
@@ -183,8 +166,6 @@ def rows_of(sizes=SIZES, dim=2, seed=0):
 
 
 class Counted:
-    """Rows that know how often they were read."""
-
     def __init__(self, rows):
         self.rows, self.reads = torch.as_tensor(rows), []
 
@@ -363,21 +344,6 @@ def small(**options):
     return SetClassifier("deep-sets", **settings | options, progress=False, device="cpu", log=None)
 
 
-def test_scikit_learn_splits_sets():
-    sets, _ = some_of_two_kinds()
-    y = np.arange(20) % 2
-    parts = train_test_split(sets, y, np.arange(20), test_size=7, random_state=0, stratify=y)
-    for some, labels, positions in (parts[::2], parts[1::2]):
-        assert isinstance(some, Sets)
-        assert lists(some) == [lists(sets)[i] for i in positions]
-        assert labels.tolist() == [i % 2 for i in positions]
-    for train, test in KFold(3).split(sets):
-        assert sorted([*sets[train].names, *sets[test].names]) == sorted(sets.names)
-    assert sorted(shuffle(sets, random_state=0).names) == sorted(sets.names)
-    again = resample(sets, y, random_state=0)
-    assert [int(name[1:]) % 2 for name in again[0].names] == again[1].tolist()
-
-
 def test_sets_drawn_twice_keep_their_labels():
     sets, arrays = some_of_two_kinds()
     y = pd.Series(np.arange(20) % 2, index=sets.names)
@@ -484,21 +450,12 @@ def test_names_of_sets_of_any_kind(kind, names):
     assert sets[0].name == names[0]
 
 
-class Polarslike:
-    """What a Polars frame has in common with it."""
-
-    def __init__(self, frame):
-        self.frame, self.columns, self.shape = frame, [*frame.columns], frame.shape
-
-    def to_pandas(self):
-        return self.frame
-
-
 def test_polars_is_as_pandas():
-    for sets in (
-        Sets.from_pandas(Polarslike(long_table()), "patient"),
-        Sets.of(Polarslike(long_table().rename(columns={"patient": "set"}))),
-    ):
+    def like(frame):  # what a Polars frame has in common with it
+        return SimpleNamespace(to_pandas=lambda: frame, columns=[*frame.columns], shape=frame.shape)
+
+    renamed = long_table().rename(columns={"patient": "set"})
+    for sets in (Sets.from_pandas(like(long_table()), "patient"), Sets.of(like(renamed))):
         assert (lists(sets), sets.features) == (EXPECTED, ["x", "y"])
 
 
@@ -507,16 +464,13 @@ def test_polars_is_as_pandas():
     [
         ({}, {"set_column": "donor"}, "the table needs a column 'donor', it has \\['patient', 'x', .*'element'\\]"),
         ({"patient": ["q", None, "q", "r", "p"]}, {}, "column 'patient' is missing in row 1"),
-        ({"x": [1, 2, np.nan, 4, 5]}, {}, "'x', row 2: is missing, it must be a finite number"),
         ({"x": pd.array([1, 2, None, 4, 5], dtype="Int64")}, {}, "'x', row 2: is missing, it must be a finite number"),
         ({"x": ["1", "2", "3", "4", "five"]}, {}, "column 'x', row 4: is 'five', it must be a number$"),
-        ({"x": ["two", "1", "a", "b", "c"]}, {}, "column 'x', row 1: is '1', which is a number, and 'two' is none"),
         ({"x": [[1]] * 5}, {}, "column 'x' must be numbers or text, it is object"),
         ({"x": [1, 2, 3, 1e39, 5]}, {}, r"column 'x', row 3: is 1e\+39, too large for 32-bit numbers"),
         ({"x": [1j] * 5}, {}, "column 'x' must be numbers or text, it is complex128"),
         ({"multiplicity": [1, -1, 1, 1, 1]}, {}, "'multiplicity', row 1: is -1, it must be a finite number >= 0$"),
         ({"multiplicity": [1, 1e39, 1, 1, 1]}, {}, r"column 'multiplicity', row 1: is 1e\+39, too large for 32-bit"),
-        ({"multiplicity": [1, 1e-50, 1, 1, 1]}, {}, "'multiplicity', row 1: is 1e-50, too small for 32-bit .* 1.4e-45"),
         ({"set": [3, 5, 7, 1, 1]}, {}, "column 'set' would be a feature, but its name is nearly 'set'"),
         ({}, {"features": ["x", "multiplicity"]}, "features must not name 'multiplicity', which says what the rows"),
         ({}, {"features": ["x", "x"]}, "features must not name one twice: 'x'"),
@@ -543,7 +497,6 @@ CELLS, DONORS = 23, list("baacbcaabbcabbaccabaccb")
 
 
 def annotated(kind="dense"):
-    """Cells of three donors, mixed, and the matrix that was put in."""
     anndata = pytest.importorskip("anndata")
     from scipy import sparse
 
@@ -556,7 +509,6 @@ def annotated(kind="dense"):
 
 
 def by_donor(matrix):
-    """Name, rows and multiplicities of each donor, in the order of the cells."""
     of = {donor: [i for i in range(CELLS) if DONORS[i] == donor] for donor in "bac"}
     return [(donor, [matrix[i].tolist() for i in cells], [1.0] * len(cells)) for donor, cells in of.items()]
 

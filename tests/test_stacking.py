@@ -35,7 +35,6 @@ def log_loss(p, y, a=1.0):
 
 
 def on_the_simplex(objective):
-    """Of softmax of numbers, from several starts."""
     starts = [np.zeros(METHODS), *3 * np.eye(METHODS)]
     found = [
         minimize(lambda u: objective(softmax(u)), start, method="BFGS", options={"gtol": 1e-9}) for start in starts
@@ -123,21 +122,6 @@ def test_a_mixture_that_is_worse_than_its_best_part_is_not_taken():
     np.testing.assert_array_equal(found.weights, [1, 0])
     order = Stack.learned(parts[::-1], Numbers(y), folds)
     np.testing.assert_array_equal(order.weights, [0, 1])
-
-
-def test_beside_noise_the_best_part_counts_for_nearly_all():
-    f, y = numbers_said(rows=211, spreads=(5, 300, 300))
-    found = Stack.learned(f, Numbers(y), np.arange(211) % 5)
-    assert found.weights[0] > 0.97
-    alone, mixed = (np.mean((y - one) ** 2) for one in (f[0], found(f)))
-    assert mixed < 1.01 * alone
-
-
-def test_parts_that_err_differently_are_mixed():
-    f, y = numbers_said(rows=211, spreads=(50, 50, 50))
-    found = Stack.learned(f, Numbers(y), np.arange(211) % 5)
-    assert found.contest.alone - found.contest.mixed > 2 * found.contest.noise
-    np.testing.assert_allclose(found.weights, 1 / 3, atol=0.1)
 
 
 @KINDS

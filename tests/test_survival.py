@@ -16,7 +16,6 @@ from omniset.core.sets import Sets
 from omniset.estimators import importance, methods
 from omniset.estimators.ensembles import EnsembleBatches
 from omniset.estimators.evaluation import evaluate, feature_importance, out_of_fold
-from omniset.estimators.mixture import Arrays, Simple
 from omniset.estimators.pooling import OF_SIZE, STATISTICS
 from omniset.estimators.survival import (
     CoxEnsemble,
@@ -37,16 +36,6 @@ COLUMNS = len(OF_SIZE) + DIM * len(STATISTICS)
 SMALL = {"dim": 8, "num_heads": 2, "depth": 1, "epochs": 1, "progress": False, "device": "cpu"}
 MIXED = {**SMALL, "folds": 2, "repeats": 2}
 ONE = {**SMALL, "repeats": 1, "method": "deep-sets", "validation_fraction": 0.0}
-
-
-def _fewer(patch):
-    patch.setattr(methods, "TREES", 7)
-    patch.setattr(DissimilarityCox, "variances", (0.3, 3.0))
-
-
-@pytest.fixture(autouse=True)
-def _few_trees(monkeypatch):
-    _fewer(monkeypatch)
 
 
 def table(rows, columns=COLUMNS, seed=0):
@@ -70,7 +59,8 @@ def data(number=41, seed=0):
 
 
 @pytest.mark.parametrize("rows", [23, 61])  # fewer rows than columns: the slopes are looked for in another space
-def test_cox_is_the_least_of_its_own_objective(rows):
+def test_cox_is_the_least_of_its_own_objective(rows, monkeypatch):
+    monkeypatch.setattr(DissimilarityCox, "variances", (0.3, 3.0))
     x, y = table(rows, 30)
     w = np.random.default_rng(1).uniform(0.5, 2, rows)
     member = DissimilarityCox(None).fit(x, y, w)
@@ -116,7 +106,7 @@ def test_the_forest_learns_residuals():
     w = np.random.default_rng(2).uniform(0.5, 2, 61)
     member = RiskMixture.SIMPLE["pooled-forest"](None).fit(x, y, w, seed=5)
     weights = w / w.mean()
-    oracle = ExtraTreesRegressor(7, random_state=5, max_features="sqrt")
+    oracle = ExtraTreesRegressor(methods.TREES, random_state=5, max_features="sqrt")
     oracle.fit(x, deviance_residuals(y, weights), weights)
     np.testing.assert_allclose(member.predict(x[:13]), oracle.predict(x[:13]), rtol=1e-9)
 
@@ -214,15 +204,6 @@ def test_what_the_mixture_says_is_learned_on_other_folds_and_the_mean_over_repea
     assert (once == lied).all()
 
 
-def test_a_stack_adds_up_risks():
-    weights = torch.zeros(1, len(RiskMixture.METHODS), dtype=torch.float64)
-    weights[0, :3] = torch.tensor([0.5, 0.2, 0.3])
-    powers = torch.full_like(weights, 2.0)
-    stack = RiskMixture(DIM, [1], False, [], Simple({}, Arrays({})), weights, powers)
-    said = {name: np.full((5, 1), float(number)) for number, name in enumerate(RiskMixture.METHODS)}
-    np.testing.assert_allclose(stack.mixed(said).numpy(), np.full((5, 1), 2 * (0.2 + 2 * 0.3)))
-
-
 def test_networks_of_an_ensemble_learn_as_each_alone():
     sets, y = data(17)
     ranks = torch.tensor(ranked(y[:, 0], y[:, 1] == 1)).float()
@@ -262,10 +243,7 @@ def test_networks_of_an_ensemble_learn_as_each_alone():
 
 @pytest.fixture(scope="module")
 def mixed():
-    with pytest.MonkeyPatch.context() as patch:
-        _fewer(patch)
-        sets, y = data()
-        return SetSurvival(**MIXED).fit(sets, y)
+    return SetSurvival(**MIXED).fit(*data())
 
 
 def test_predictions_do_not_depend_on_order_mates_or_copies(mixed):
@@ -299,6 +277,8 @@ def test_survival_is_that_of_the_baseline_hazard(mixed):
     for bad in ([-1.0], [np.nan], 3.0):
         with pytest.raises(ValueError, match="times must be a list of numbers of at least 0"):
             mixed.predict_survival(sets, bad)
+    with pytest.raises(ValueError, match="target must be 'risk', got 'time'"):
+        mixed.explain(sets, target="time")
 
 
 def test_score_and_evaluation_are_concordances(mixed):
@@ -346,6 +326,9 @@ def test_an_artefact_predicts_the_same(options, mixed, tmp_path):
     assert (again.predict(sets) == model.predict(sets)).all()
     assert (again.predict_survival(sets, [0.1, 1.0]) == model.predict_survival(sets, [0.1, 1.0])).all()
     assert again.columns_ == ["time", "event"]
+    assert {name: steps.values.tolist() for name, steps in again.hazards_.items()} == {
+        name: steps.values.tolist() for name, steps in model.hazards_.items()
+    }
     if options is not MIXED:
         assert model.predict(sets).mean() == pytest.approx(0, abs=1e-6)
         assert (model.out_of_fold_ is None) == ("folds" not in options)
@@ -438,7 +421,6 @@ def test_importance_is_the_increase_of_each_sets_own_likelihood(mixed, monkeypat
 
 @pytest.mark.parametrize("options", [MIXED, ONE | {"validation_fraction": 0.4}])
 def test_fit_measures_importance_on_sets_left_out_or_kept_back(options, mixed, monkeypatch):
-    """With the hazard of what it has learned, of risks left out where there are folds."""
     sets, y = data()
     asked = []
     measured = importance.measured
@@ -505,21 +487,18 @@ def test_integrated_brier_scores_that_are_known():
     assert np.isnan(integrated_brier(0 * time, event, np.zeros(3), coin)).all()
 
 
-def test_every_method_has_the_survival_curves_of_its_own_hazard(mixed, tmp_path):
+def test_every_method_has_the_survival_curves_of_its_own_hazard(mixed):
     sets, y = data()
     time, event = y[:, 0], y[:, 1] == 1
-    mixed.save(tmp_path / "model")
-    again = SetSurvival.load(tmp_path / "model")
     assert set(mixed.hazards_) == {OURS, *RiskMixture.METHODS}
-    for model in (mixed, again):
-        table = evaluate(model, sets, y, resamples=20).comparison.table("integrated Brier score", "risk")
-        for method, steps in model.hazards_.items():
-            hazard = breslow(time, event, mixed.out_of_fold_.predictions[method][:, 0])
-            np.testing.assert_allclose(steps.values, hazard.values, rtol=1e-12)
-        ours = integrated_brier(time, event, mixed.predict(sets), mixed.baseline_).mean()
-        assert table.loc[OURS, "value"] == pytest.approx(ours, rel=1e-6)
-        unknown = integrated_brier(time, event, np.zeros(41), breslow(time, event, np.zeros(41))).mean()
-        assert table.loc["prior", "value"] == pytest.approx(unknown, rel=1e-9)
+    table = evaluate(mixed, sets, y, resamples=20).comparison.table("integrated Brier score", "risk")
+    for method, steps in mixed.hazards_.items():
+        hazard = breslow(time, event, mixed.out_of_fold_.predictions[method][:, 0])
+        np.testing.assert_allclose(steps.values, hazard.values, rtol=1e-12)
+    ours = integrated_brier(time, event, mixed.predict(sets), mixed.baseline_).mean()
+    assert table.loc[OURS, "value"] == pytest.approx(ours, rel=1e-6)
+    unknown = integrated_brier(time, event, np.zeros(41), breslow(time, event, np.zeros(41))).mean()
+    assert table.loc["prior", "value"] == pytest.approx(unknown, rel=1e-9)
 
 
 def test_folds_of_one_network_learn_from_times_weights_and_groups():
@@ -549,16 +528,6 @@ def test_a_fold_without_two_events_says_the_prior():
         warnings.simplefilter("ignore")
         model = SetSurvival(**ONE, folds=2).fit(sets, y)
     assert np.ptp(model.out_of_fold_.predictions[OURS]) == 0
-
-
-def test_explanations_are_of_the_risk(mixed):
-    sets, _ = data()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that networks may count for little
-        scores = mixed.explain(sets[:3], target="risk", steps=2)
-    assert [len(s) for s in scores] == [len(s) for s in sets[:3]]
-    with pytest.raises(ValueError, match="target must be 'risk', got 'time'"):
-        mixed.explain(sets[:3], target="time")
 
 
 @pytest.mark.parametrize(

@@ -8,20 +8,12 @@ import pytest
 
 from omniset import SetSurvival
 from omniset.cli import main
-from omniset.estimators import methods
 from omniset.estimators.evaluation import evaluate
-from omniset.estimators.survival import DissimilarityCox
 from omniset.tables.labels import survival_columns
 from omniset.trials.comparison import OURS
 from omniset.trials.outcomes import SURVIVAL
 
 SMALL = ["--dim=8", "--num_heads=2", "--depth=1", "--epochs=1", "--progress=false", "--device=cpu"]
-
-
-@pytest.fixture(autouse=True)
-def _few_trees(monkeypatch):
-    monkeypatch.setattr(methods, "TREES", 7)
-    monkeypatch.setattr(DissimilarityCox, "variances", (0.3, 3.0))
 
 
 def make(folder, number=29):
@@ -44,16 +36,8 @@ def run(*words, code=0):
 @pytest.mark.filterwarnings("ignore:29 of 29 sets have the name of one that the model learned from")
 def test_fit_predict_evaluate_and_explain(tmp_path, capsys):
     frame, labels = make(tmp_path)
-    run(
-        "fit",
-        tmp_path / "sets.csv",
-        "--target",
-        tmp_path / "labels.csv",
-        "--out",
-        tmp_path / "run",
-        "--folds=2",
-        *SMALL,
-    )
+    words = ["--target", tmp_path / "labels.csv", "--out", tmp_path / "run", "--folds=2"]
+    run("fit", tmp_path / "sets.csv", *words, *SMALL)
     said = capsys.readouterr().out
     assert f"survival of sets: the event was seen in {labels['event'].sum()} of 29" in said
     assert "concordance, risk" in said

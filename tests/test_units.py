@@ -6,22 +6,13 @@ import pytest
 
 from omniset import SetClassifier, SetRegressor, Sets, SetSurvival
 from omniset.cli import main
-from omniset.estimators import methods
 from omniset.estimators.evaluation import evaluate
 from omniset.estimators.inputs import digests, groups_of
-from omniset.estimators.methods import PooledLinear
-from small import QUIET
+from small import QUIET, in_a_folder  # noqa: F401
 
 SMALL = {"dim": 8, "num_heads": 2, "depth": 1, "epochs": 1, "progress": False, "device": "cpu", "repeats": 1}
 ONE = {**SMALL, "method": "deep-sets"}
 NUMBER = 13
-
-
-@pytest.fixture(autouse=True)
-def _few(monkeypatch, tmp_path):
-    monkeypatch.setattr(methods, "TREES", 7)
-    monkeypatch.setattr(PooledLinear, "variances", (0.3, 3.0))
-    monkeypatch.chdir(tmp_path)
 
 
 def arrays(number=NUMBER, seed=0):
@@ -69,16 +60,10 @@ def test_events_of_one_group_are_refused():
         SetSurvival(**SMALL).fit(arrays(), y, groups=groups)
 
 
-def test_too_many_folds_are_refused_before_a_network_learns(tmp_path):
-    for number, sets in enumerate(arrays()):
-        pd.DataFrame(sets, columns=["u", "v"]).assign(set=f"s{number}").to_csv(
-            "sets.csv", mode="a", header=number == 0, index=False
-        )
-    labels = pd.DataFrame({"set": [f"s{i}" for i in range(NUMBER)], "label": list("pq" * 6 + "p")})
-    labels.assign(patient=np.arange(NUMBER) % 3).to_csv("labels.csv", index=False)
-    how = ["--target=labels.csv", "--group=patient", "--folds=5", "--method=ust", *QUIET]
-    assert main(["fit", "sets.csv", "--out=run", *how]) == 2
-    assert not (tmp_path / "run").exists()
+def test_too_many_folds_are_refused_before_a_network_learns(monkeypatch):
+    monkeypatch.setattr("omniset.training.fit.fit", None)
+    with pytest.raises(ValueError, match=r"folds must be at most the number of groups \(or sets\), 3, got 5"):
+        SetClassifier(**ONE, folds=5).fit(arrays(), LABELS, groups=np.arange(NUMBER) % 3)
 
 
 @pytest.mark.parametrize("value", [1.0, None])  # all sets are the same; all sets are empty
@@ -87,9 +72,8 @@ def test_sets_that_cannot_be_told_apart_are_no_error(maker, y, value):
     sets = [np.full((0 if value is None else 3, 2), 1.0)] * NUMBER
     said = maker(**SMALL, folds=2).fit(sets, y).predict(sets)
     if maker is SetRegressor:
-        assert (
-            np.ptp(said) <= 1e-7 * np.abs(said).max()
-        )  # products of matrices round the last rows of a batch otherwise
+        # Products of matrices round the last rows of a batch otherwise.
+        assert np.ptp(said) <= 1e-7 * np.abs(said).max()
     else:
         assert len(set(said.tolist())) == 1
 
@@ -113,12 +97,6 @@ def test_sets_that_were_learned_from_are_named(tmp_path):
         with pytest.warns(UserWarning, match=said):
             evaluate(one, table(["n1", first, "n2"]), pd.Series([0, 1, 0], ["n1", first, "n2"]))
         evaluate(one, table(["n1", "n2"]), pd.Series([0, 1], ["n1", "n2"]))  # no warning, which would be an error
-
-
-def test_lists_have_no_names_to_be_known_by():
-    model = SetClassifier(**ONE | {"repeats": None}, validation_fraction=0.0).fit(arrays(), LABELS)
-    assert model.seen_ == []
-    evaluate(model, arrays(5, seed=1), LABELS[:5])
 
 
 def test_empty_sets_are_named(tmp_path, capsys):

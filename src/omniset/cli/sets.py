@@ -121,6 +121,8 @@ def fit(
         unused_labels: What to do with labels whose set is not in the table.
         resume: Go on with an interrupted run in the same folder.
     """
+    import json
+
     import numpy as np
 
     from omniset.estimators import commands
@@ -169,9 +171,11 @@ def fit(
         chosen, values, in_words = labels.task(values, table.file, task, of)
         model = commands.MAKERS[chosen](**arguments | {"level": of})
         folder.settle(type(model).__name__)
-        number = f"{len(collection):,} sets, {collection.sizes.sum():,} elements, {collection.dim} features"
-        for line in (number, in_words, f"features: {listed(table.features)}", *commands.read_with(table)):
-            say(line)
+        say(f"{len(collection):,} sets, {collection.sizes.sum():,} elements, {collection.dim} features")
+        say(in_words)
+        say(f"features: {listed(table.features)}")
+        if table.reading:
+            say("read with " + ", ".join(f"--{name} {json.dumps(value)}" for name, value in table.reading.items()))
         y = values if values.shape[1] > 1 else values.iloc[:, 0]
         y = y.set_axis(collection.names) if of == "set" else y.reset_index(drop=True)
         model.fit(collection, y, groups=groups, folder=folder.path, resume=resume)
@@ -217,21 +221,12 @@ def predict(sets: Path, model: Path = Path("run"), out: Path = Path("predictions
             number. Ends in .parquet, .csv or .tsv; the last two may be compressed (.gz, .bz2, .xz).
     """
     from omniset.estimators import commands
-    from omniset.runs.console import noted, say, say_notes
     from omniset.runs.folders import new_file
-    from omniset.tables.files import TableWriter
 
     reading = given(Reading, options)
     new_file(out)
     estimator = commands.load(model, given(SetOptions, options))
-    rows = 0
-    with noted() as notes, TableWriter(out) as writer:
-        table = commands.sets_for(estimator, sets, out.parent, reading)
-        for frame in estimator.predictions(commands.watched(table, estimator.progress, "predicting")):
-            writer.write(frame)
-            rows += len(frame)
-    say(f"{rows:,} predictions written to {out}")
-    say_notes(notes())
+    commands.write_each(estimator, estimator.predictions, sets, out, reading, ("predicting", "predictions"))
 
 
 @of_many
@@ -251,22 +246,13 @@ def embed(sets: Path, model: Path = Path("run"), out: Path = Path("vectors.csv")
             predicts. Ends in .parquet, .csv or .tsv; the last two may be compressed (.gz, .bz2, .xz).
     """
     from omniset.estimators import commands
-    from omniset.runs.console import noted, say, say_notes
     from omniset.runs.folders import new_file
-    from omniset.tables.files import TableWriter
 
     reading = given(Reading, options)
     new_file(out)
     estimator = commands.load(model, given(SetOptions, options))
-    width = len(estimator.get_feature_names_out())
-    rows = 0
-    with noted() as notes, TableWriter(out) as writer:
-        table = commands.sets_for(estimator, sets, out.parent, reading)
-        for frame in estimator.vectors(commands.watched(table, estimator.progress, "embedding")):
-            writer.write(frame)
-            rows += len(frame)
-    say(f"{rows:,} vectors of {width:,} numbers written to {out}")
-    say_notes(notes())
+    made = f"vectors of {len(estimator.get_feature_names_out()):,} numbers"
+    commands.write_each(estimator, estimator.vectors, sets, out, reading, ("embedding", made))
 
 
 @takes(Reading, "set_column", as_at_fit=True)
@@ -404,16 +390,21 @@ def explain_sets(
                     if not wanted:
                         return
 
+        waiting: list[pd.DataFrame] = []  # a table is written faster in few pieces
         for stored, number, scores in estimator.explanations(chosen(), label, steps, method, per):
-            frame = pd.DataFrame({"set": str(stored.name), "element": [str(e) for e in stored.names_of_elements()]})
-            frame["multiplicity"] = stored.read()[1].double().numpy()
-            frame["score"] = scores.astype(np.float64)
-            frame["explained"] = "" if method == "attention" else known[number]
-            frame["method"], frame["per"] = method, per
+            columns: dict[str, Any] = {"set": str(stored.name), "element": list(map(str, stored.names_of_elements()))}
+            columns |= {"multiplicity": stored.read()[1].double().numpy(), "score": scores.astype(np.float64)}
+            columns |= {"explained": "" if method == "attention" else known[number], "method": method, "per": per}
+            frame = pd.DataFrame(columns)
             if getattr(table, "has_places", False):
                 frame[["x", "y"]] = maps.draw(stored, frame)
-            writer.write(frame)
+            waiting.append(frame)
             rows += len(frame)
+            if len(waiting) == 100 or len(frame) > 1_000:
+                writer.write(pd.concat(waiting))
+                waiting = []
+        if waiting:
+            writer.write(pd.concat(waiting))
         if wanted:
             raise ValueError(f"only: {sets} has no set {sorted(wanted)[0]!r}")
     drawn = f", {number_of(maps.number, 'map')} to {maps.folder}" if maps.number else ""

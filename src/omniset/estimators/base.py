@@ -146,7 +146,6 @@ class SetEstimator(SetModel):
     # ------------------------------------------------------------------ one network
 
     def _fit_network(self, given: Given) -> None:
-        """Train one network; the sets kept back choose its epoch."""
         from omniset.training.fit import fit
 
         sets, targets, widths = given.sets, given.targets, given.widths
@@ -176,19 +175,9 @@ class SetEstimator(SetModel):
         mean = int(np.ceil(sets.sizes.mean()))  # elements of a set that are computed together
         mean = mean if self.shard_size is None else min(mean, self.shard_size)
         with threads_for(lesson.batch_size * mean * self.size("dim"), SMALL_STEP):
-            fit(
-                module,
-                lesson,
-                epochs=self.size("epochs"),
-                patience=self.patience,
-                device=self.device,
-                progress=self.progress,
-                log=self.log,
-                folder=given.folder,
-                resume=given.resume,
-                devices=self.devices,
-                num_nodes=self.num_nodes,
-            )
+            named = ("patience", "device", "progress", "log", "devices", "num_nodes")
+            how: dict[str, Any] = {name: getattr(self, name) for name in named}
+            fit(module, lesson, epochs=self.size("epochs"), folder=given.folder, resume=given.resume, **how)
         self.network_, self.history_ = module.network, module.history
         self.chosen_ = SIZES_OF_ONE | {"batch_size": inputs.batch_of(len(sets))}
         self.chosen_ |= {"validation_fraction": fraction, "importance": False}
@@ -229,13 +218,11 @@ class SetEstimator(SetModel):
         return Lesson(make, train, self.validation_, batch_size=batch_size, seed=self.seed)
 
     def _kept_back(self, sets: int) -> float:
-        """The share of so many sets that is kept back to watch one network."""
         if self.validation_fraction is not None:
             return self.validation_fraction
         return 0.0 if sets < FEW else max(0.1, min(0.25, FEW / sets))
 
     def _cross_validated(self, given: Given, learner: MixtureLearner) -> OutOfFold:
-        """One network anew for each fold, beside simple methods."""
         folds = learner.deal()
         answers = learner.left_out([*self.MIXTURE.SIMPLE], folds)
         answers[OURS] = np.zeros((len(given.sets), sum(given.widths)))
@@ -260,7 +247,6 @@ class SetEstimator(SetModel):
     # ------------------------------------------------------------------ a mixture, or one of its simple methods
 
     def _fit_mixture(self, given: Given) -> None:
-        """Every set is left out once, or more often."""
         sets = given.sets
         with torch.random.fork_rng():  # options that the network does not take are refused before anything is learned
             self.build(sets.dim, given.widths)
@@ -295,7 +281,6 @@ class SetEstimator(SetModel):
             )
 
     def _fit_simple(self, given: Given) -> None:
-        """Fit one simple method; sets are left out, in turn, where there are two or more that can be."""
         learner = self._learner(given)
         self.validation_, self.history_ = np.arange(0), []
         self.prior_ = self.prior_of(given.targets, given.widths)
@@ -357,8 +342,8 @@ class SetEstimator(SetModel):
             )
         if left_out is None or not left_out.mixtures:
             return
-        trials = [
-            importance.Trial(partial(self._said_by, mixture), np.flatnonzero(left_out.folds[repeat] == fold))
+        trials: list[importance.Trial] = [
+            (partial(self._said_by, mixture), np.flatnonzero(left_out.folds[repeat] == fold))
             for (repeat, fold), mixture in left_out.mixtures.items()
         ]
         repeats = -(-importance.exchanges(sets) // len(left_out.folds))
@@ -366,11 +351,10 @@ class SetEstimator(SetModel):
         self.out_of_fold_ = OutOfFold(left_out.folds, left_out.predictions)
 
     def _measure_kept_back(self, given: Given) -> None:
-        """By the network, on the sets kept back."""
         if len(self.validation_) < 2:
             self.notes_.insert(0, "importance of features was not measured: fewer than two sets were kept back")
             return
-        trials = [importance.Trial(lambda some: self.probable(some, self), self.validation_)]
+        trials: list[importance.Trial] = [(lambda some: self.probable(some, self), self.validation_)]
         repeats = importance.exchanges(given.sets[np.asarray(self.validation_)])
         self._measure(given, self.probable(given.sets, self), trials, repeats)
 
@@ -408,11 +392,7 @@ class SetEstimator(SetModel):
     def _codes_in_training(
         self, targets: Shaped[Tensor, "sets targets"], answers: Float[np.ndarray, "sets outputs"]
     ) -> Shaped[np.ndarray, "sets columns"]:
-        """Labels as `losses` takes them, while the model learns.
-
-        Args:
-            answers: What is said of the sets.
-        """
+        """Labels as `losses` takes them, while the model learns."""
         return targets.numpy()
 
     # ------------------------------------------------------------------ options that must fit together
@@ -436,14 +416,12 @@ class SetEstimator(SetModel):
                     "network, such as method='ust'"
                 )
             self._refuse_unused()
-        if self.folds is not None and (self.level == "element" or self.devices * self.num_nodes > 1):
-            raise ValueError(f"folds={self.folds} is for labels of sets, and one process")
-        if self.importance and (self.level == "element" or self.devices * self.num_nodes > 1):
-            raise ValueError("importance=True is for labels of sets, and one process")
+        for name, asked in (("folds", self.folds), ("importance", self.importance or None)):
+            if asked is not None and (self.level == "element" or self.devices * self.num_nodes > 1):
+                raise ValueError(f"{name}={asked} is for labels of sets, and one process")
         processes.check(find(self.device), self.devices, self.num_nodes)
 
     def _refuse_unused(self) -> None:
-        """Options of one network, or of any, where there is none."""
         without, what = [*OF_ONE], "a mixture"
         if self.alone is not None:
             without, what = [*OF_ONE, *OF_NETWORKS], f"method={self.alone!r}"
@@ -457,7 +435,6 @@ class SetEstimator(SetModel):
                 raise ValueError(f"{name}={value!r} is for one network, such as method='ust': {what} has no use for it")
 
     def _check_method(self) -> None:
-        """Raise the ValueError of a simple method that learns something else."""
         known = self.MIXTURE.SIMPLE
         if self.alone is not None and self.alone not in known:
             raise ValueError(
@@ -465,11 +442,7 @@ class SetEstimator(SetModel):
             )
 
     def _check_groups(self, targets: Shaped[Tensor, "sets targets"], groups: inputs.Groups | None) -> None:
-        """See that what is learned is in several groups, where groups are left out.
-
-        Raises:
-            ValueError: Each class, or all events, are of one group.
-        """
+        """See that what is learned is in several groups, where groups are left out."""
         left_out = self.single is None or self.folds is not None
         if groups is None or self.level == "element" or not (left_out or self._kept_back(len(targets))):
             return

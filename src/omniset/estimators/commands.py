@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +27,7 @@ from omniset.estimators.predictors import SetClassifier, SetRegressor
 from omniset.estimators.survival import SetSurvival, events_of
 from omniset.report.run import Folder
 from omniset.runs import folders, processes
+from omniset.runs.console import noted, say, say_notes
 from omniset.runs.progress import Progress
 from omniset.tables.files import Origin, TableWriter
 from omniset.tables.labels import (
@@ -176,10 +176,22 @@ def watched(table: SetTable | StoredSets, show: bool, what: str) -> Iterator[Sto
         progress.at(table.file.size, rows)
 
 
-def read_with(table: SetTable | StoredSets) -> list[str]:
-    """Options that the reader has chosen, in words."""
-    options = ", ".join(f"--{name} {json.dumps(value)}" for name, value in table.reading.items())
-    return [f"read with {options}"] if options else []
+def write_each(
+    model: SetEstimator,
+    frames: Callable[[Iterator[StoredSet]], Iterator[pd.DataFrame]],
+    path: Path,
+    out: Path,
+    reading: dict[str, Any],
+    what: tuple[str, str],
+) -> None:
+    """Write what `frames` makes of the sets of a file, as they are read; `what` says what is done, and what is made."""
+    rows = 0
+    with noted() as notes, TableWriter(out) as writer:
+        for frame in frames(watched(sets_for(model, path, out.parent, reading), model.progress, what[0])):
+            writer.write(frame)
+            rows += len(frame)
+    say(f"{rows:,} {what[1]} written to {out}")
+    say_notes(notes())
 
 
 def remembered(reading: dict[str, Any]) -> dict[str, Any]:
@@ -253,7 +265,6 @@ class Judged:
         )
 
     def _mattered(self, folder: Folder) -> Any:
-        """Write the importance of features, and what a report says of it."""
         from omniset.report.sets import Importance
 
         if self.importance is None:

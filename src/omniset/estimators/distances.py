@@ -133,7 +133,6 @@ class References:
         return cls(**arrays)
 
     def _groups(self, sizes: Sequence[int]) -> Iterator[list[int]]:
-        """Sets that are compared at once; empty ones are not."""
         group: list[int] = []
         elements = 0
         for i, size in enumerate(sizes):
@@ -151,7 +150,6 @@ class References:
 
 
 def _root(squares: Float64[np.ndarray, "_ _"]) -> Float64[np.ndarray, "_ _"]:
-    """Distances; where rounding has made a square negative it is 0."""
     return np.sqrt(np.maximum(squares, 0))
 
 

@@ -95,17 +95,14 @@ class Evaluation:
     def _outcome(self, rows: pd.DataFrame) -> Outcome:
         target = str(rows["condition"].iloc[0])
         truth, predicted, sets, sizes = (rows[name].to_numpy() for name in ("truth", "predicted", "set", "size"))
-        groups = rows["group"].to_numpy() if "group" in rows else None
+        how: dict[str, Any] = {"groups": rows["group"].to_numpy() if "group" in rows else None}
         if "event" in rows:
-            strata = rows["stratum"].to_numpy() if "stratum" in rows else None
-            events = rows["event"].to_numpy(dtype=bool)
-            how: dict[str, Any] = {"events": events, "briers": rows["brier"].to_numpy(), "strata": strata}
-            return Outcome(target, truth, predicted, sets, sizes, groups=groups, **how)
-        if self.classes is None:
-            return Outcome(target, truth, predicted, sets, sizes, groups=groups)
-        columns = self.classes[target]
-        probabilities = rows[[*columns.values()]].to_numpy(np.float64)
-        return Outcome(target, truth, predicted, sets, sizes, [*columns], probabilities, groups)
+            how |= {"events": rows["event"].to_numpy(dtype=bool), "briers": rows["brier"].to_numpy()}
+            how["strata"] = rows["stratum"].to_numpy() if "stratum" in rows else None
+        elif self.classes is not None:
+            columns = self.classes[target]
+            how |= {"classes": [*columns], "probabilities": rows[[*columns.values()]].to_numpy(np.float64)}
+        return Outcome(target, truth, predicted, sets, sizes, **how)
 
 
 def evaluate(model: SetEstimator, sets: Any, y: Any, *, groups: Any = None, resamples: int = RESAMPLES) -> Evaluation:
@@ -202,7 +199,6 @@ def _evaluation(
 def _about(
     level: str, sets: Sets, which: np.ndarray, predicted: pd.DataFrame, groups: np.ndarray | None
 ) -> pd.DataFrame:
-    """Set, element, group and size of each prediction."""
     of_elements = level == "element"
     positions = np.repeat(which, sets.sizes[which]) if of_elements else which
     about = pd.DataFrame({"set": predicted["set"].astype(str)})
@@ -256,7 +252,7 @@ def feature_importance(
     task = model.importance_task(collection, codes, by_group, repeats, seed, features)
     if len(np.unique(task.units)) < 2:
         raise ValueError("sets must be at least 2, of different groups, to exchange values, got 1")
-    return importance.measured(task, [importance.Trial(model.says, np.arange(len(collection)))], model.targets_)
+    return importance.measured(task, [(model.says, np.arange(len(collection)))], model.targets_)
 
 
 def require_importance(model: SetEstimator) -> None:

@@ -50,14 +50,8 @@ CHEAP = 5_000  # features times sets up to which `fit` measures importance witho
 
 Outputs = Float64[np.ndarray, "sets outputs"]
 Losses = Callable[[Outputs, Int[np.ndarray, " rows"]], Float64[np.ndarray, "rows targets"]]
-
-
-@dataclass
-class Trial:
-    """A model, as what it says of sets, and the positions of sets that it has not seen."""
-
-    says: Callable[[Sequence[StoredSet]], Outputs]
-    rows: Int[np.ndarray, " rows"]
+# What a model says of sets, and the positions of those that it has not seen.
+Trial = tuple[Callable[[Sequence[StoredSet]], Outputs], Int[np.ndarray, " _"]]
 
 
 @dataclass
@@ -93,10 +87,7 @@ class Task:
         features: Sequence[Any] | None,
         **how: Any,
     ) -> Task:
-        """Of features by name, or number where they have none.
-
-        Args:
-            how: repeats, seed, max_elements and progress.
+        """Of features by name, or number where they have none. `how` is the last four attributes.
 
         Raises:
             ValueError: An unknown feature, one twice, or none.
@@ -136,31 +127,29 @@ def exchanges(sets: Sets, share: float = 1.0) -> int:
 def measured(task: Task, trials: Sequence[Trial], targets: Sequence[str]) -> pd.DataFrame:
     """The table of importances: of each set the mean over the trials in which it was."""
     sets, names = task.sets, task.sets.features or [*range(task.sets.dim)]
-    others = min(len(np.unique(task.units[task.donors(trial.rows)])) for trial in trials) - 1
+    others = min(len(np.unique(task.units[task.donors(rows)])) for _, rows in trials) - 1
     repeats = max(min(task.repeats, others), 1)
     increases = np.zeros((len(sets), repeats, len(targets), len(task.features)))
     times = np.zeros(len(sets))
-    steps = repeats * len(task.features) * sum(len(trial.rows) for trial in trials)
+    steps = repeats * len(task.features) * sum(len(rows) for _, rows in trials)
     with Progress("importance of features", steps, task.progress, "sets") as progress:
         done = 0
-        for number, trial in enumerate(trials):
+        for number, (says, rows) in enumerate(trials):
             seed = [task.seed, number]
-            stored = (sets[int(i)] for i in trial.rows)
-            sizes = [len(group) for group in batched(stored, TOGETHER, task.max_elements)]
-            groups = np.split(trial.rows, np.cumsum(sizes)[:-1])
-            said = [trial.says([sets[int(i)] for i in group]) for group in groups]
-            rng = np.random.default_rng(seed)
-            there = task.donors(trial.rows)
-            for repeat, donors in enumerate(donors_of(there, task.units, task.ranks, repeats, rng)):
+            sizes = [len(group) for group in batched((sets[int(i)] for i in rows), TOGETHER, task.max_elements)]
+            groups = np.split(rows, np.cumsum(sizes)[:-1])
+            said = [says([sets[int(i)] for i in group]) for group in groups]
+            drawn = donors_of(task.donors(rows), task.units, task.ranks, repeats, np.random.default_rng(seed))
+            for repeat, donors in enumerate(drawn):
                 for group, before in zip(groups, said, strict=True):
                     losses = task.losses(before, group)
                     for place, exchanged in _exchanged(task, donors, group, [*seed, repeat]):
                         if exchanged is not None:
-                            increase = task.losses(trial.says(exchanged), group) - losses
+                            increase = task.losses(says(exchanged), group) - losses
                             increases[group, repeat, :, place] += increase
                         done += len(group)
                         progress.at(done)
-            times[trial.rows] += 1
+            times[rows] += 1
     looked = times > 0
     means = increases[looked] / times[looked, None, None, None]
     return table_of(means, task.units[looked], targets, [names[feature] for feature in task.features], task.seed)
@@ -186,6 +175,11 @@ class Replaced:
         return elements
 
 
+def replaced(stored: StoredSet, feature: int, column: Shaped[Tensor, " elements"]) -> StoredSet:
+    counts = torch.from_numpy(counts_of(stored)).float()
+    return StoredSet(Replaced(stored, feature, column), counts, 0, len(stored), stored.name)
+
+
 def _exchanged(
     task: Task, donors: dict[int, int], group: Int[np.ndarray, " group"], seed: Sequence[int]
 ) -> Iterator[tuple[int, list[StoredSet] | None]]:
@@ -207,22 +201,9 @@ def _exchanged(
         ]
         for at, feature in enumerate(block):
             columns = [z[:, at] for z in given]
-            if all(torch.equal(x[:, at], z) for x, z in zip(before, columns, strict=True)):
-                yield start + at, None
-                continue
-            yield (
-                start + at,
-                [
-                    StoredSet(
-                        Replaced(stored, feature, z),
-                        torch.from_numpy(counts_of(stored)).float(),
-                        0,
-                        len(stored),
-                        stored.name,
-                    )
-                    for (stored, _, _), z in zip(pairs, columns, strict=True)
-                ],
-            )
+            same = all(torch.equal(x[:, at], z) for x, z in zip(before, columns, strict=True))
+            of_pairs = zip(pairs, columns, strict=True)
+            yield start + at, None if same else [replaced(stored, feature, z) for (stored, _, _), z in of_pairs]
 
 
 def donors_of(

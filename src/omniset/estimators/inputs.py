@@ -66,7 +66,6 @@ def _is_sparse(sets: Any) -> bool:
 
 
 def _of_array(sets: Any) -> Any:
-    """An array in a form that `Sets.of` takes."""
     array = sets
     if not _is_sparse(sets):
         array = sets.cpu().numpy() if isinstance(sets, torch.Tensor) else np.asarray(sets)
@@ -159,7 +158,8 @@ def aligned(y: Any, sets: Sets, level: str, usual: str = "label") -> tuple[np.nd
     order = sets.order
     if hasattr(y, "columns") and "set" in y.columns:
         y = y.set_index("set")
-    if level == "element" and isinstance(y, list | tuple) and len(y) == len(sets) and _nested(y):
+    nested = isinstance(y, list | tuple) and all(hasattr(one, "__len__") and not isinstance(one, str) for one in y)
+    if level == "element" and nested and len(y) == len(sets):
         for number, (labels, size) in enumerate(zip(y, sets.sizes, strict=True)):
             if len(labels) != size:
                 raise ValueError(f"y[{number}] has {len(labels)} labels, the set has {size} elements")
@@ -192,12 +192,7 @@ def aligned(y: Any, sets: Sets, level: str, usual: str = "label") -> tuple[np.nd
     return values, names, single
 
 
-def _nested(y: Any) -> bool:
-    return all(hasattr(labels, "__len__") and not isinstance(labels, str) for labels in y)
-
-
 def _by_name(values: Any, sets: Sets, what: str) -> Any:
-    """A Series or DataFrame in the order of the sets, by its index."""
     if values.index.tolist() == sets.names:  # which may be there more than once
         return values
     missing = [name for name in sets.names if name not in values.index]

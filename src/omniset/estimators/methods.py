@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from jaxtyping import Float, Float32, Float64, Int, Shaped
+from jaxtyping import Bool, Float, Float32, Float64, Int, Shaped
 
 from omniset.estimators.inputs import folds_of
 from omniset.runs.devices import one_blas_thread
@@ -198,23 +198,28 @@ class Trees:
     def of(cls, fitted: Sequence[Any]) -> Trees:
         """The trees of fitted `DecisionTreeClassifier`s or `DecisionTreeRegressor`s, by their public `tree_`."""
         trees = [tree.tree_ for tree in fitted]
-        sizes = np.array([tree.node_count for tree in trees])
-        roots = np.concatenate([[0], sizes.cumsum()[:-1]])
-        parts: dict[str, list[np.ndarray]] = {"left": [], "right": []}
-        for tree, root in zip(trees, roots, strict=True):
-            leaf = tree.children_left < 0
-            itself = np.arange(tree.node_count)
-            parts["left"].append(root + np.where(leaf, itself, tree.children_left))
-            parts["right"].append(root + np.where(leaf, itself, tree.children_right))
-        return cls(
-            roots.astype(np.int32),
-            np.concatenate([np.maximum(tree.feature, 0) for tree in trees]).astype(np.int32),
-            np.concatenate([tree.threshold for tree in trees]),
-            np.concatenate(parts["left"]).astype(np.int32),
-            np.concatenate(parts["right"]).astype(np.int32),
-            np.concatenate([tree.value[:, 0] for tree in trees]),
-            max(tree.max_depth for tree in trees),
-        )
+        names = ("children_left", "children_right", "feature", "threshold", "value")
+        left, right, feature, threshold, value = (np.concatenate([getattr(t, name) for t in trees]) for name in names)
+        children, depth = (left, right), max(tree.max_depth for tree in trees)
+        sizes = [tree.node_count for tree in trees]
+        return cls._numbered(sizes, left < 0, np.maximum(feature, 0), threshold, children, value[:, 0], depth)
+
+    @classmethod
+    def _numbered(
+        cls,
+        sizes: Sequence[int],
+        leaf: Bool[np.ndarray, " nodes"],
+        feature: np.ndarray,
+        threshold: Float[np.ndarray, " nodes"],
+        children: Sequence[np.ndarray],
+        value: Float[np.ndarray, "nodes outputs"],
+        depth: int,
+    ) -> Trees:
+        """Of trees one after the other, whose children are numbered tree by tree: left, and right."""
+        roots = np.cumsum([0, *sizes[:-1]])
+        first, itself = np.repeat(roots, sizes), np.arange(len(leaf))
+        left, right = (np.where(leaf, itself, first + child).astype(np.int32) for child in children)
+        return cls(roots.astype(np.int32), feature.astype(np.int32), threshold, left, right, value, int(depth))
 
     @classmethod
     def of_histograms(cls, model: Any) -> tuple[Trees, float]:
@@ -226,23 +231,14 @@ class Trees:
             ValueError: They do not, as of a version of scikit-learn that stores them otherwise.
         """
         trees = [tree.nodes for (tree,) in model._predictors]
-        sizes = np.array([len(nodes) for nodes in trees])
-        roots = np.concatenate([[0], sizes.cumsum()[:-1]])
         nodes = np.concatenate(trees)
-        first, itself = np.repeat(roots, sizes), np.arange(len(nodes))
         leaf = nodes["is_leaf"].astype(bool)
-        made = cls(
-            roots.astype(np.int32),
-            np.where(leaf, 0, nodes["feature_idx"]).astype(np.int32),
-            np.where(leaf, 0.0, nodes["num_threshold"]),
-            np.where(leaf, itself, first + nodes["left"]).astype(np.int32),
-            np.where(leaf, itself, first + nodes["right"]).astype(np.int32),
-            nodes["value"][:, None].copy(),
-            int(nodes["depth"].max()),
-        )
+        feature, threshold = np.where(leaf, 0, nodes["feature_idx"]), np.where(leaf, 0.0, nodes["num_threshold"])
+        children, value = (nodes["left"], nodes["right"]), nodes["value"][:, None].copy()
+        made = cls._numbered([*map(len, trees)], leaf, feature, threshold, children, value, int(nodes["depth"].max()))
         start = float(np.ravel(model._baseline_prediction)[0])
         rows = np.resize(made.threshold, (CHECKED, model.n_features_in_))
-        if not np.allclose(start + len(roots) * made.means(rows)[:, 0], model.predict(rows), rtol=1e-9, atol=1e-12):
+        if not np.allclose(start + len(trees) * made.means(rows)[:, 0], model.predict(rows), rtol=1e-9, atol=1e-12):
             raise ValueError("this version of scikit-learn stores boosted trees in a way that is not known here")
         return made, start
 
@@ -328,7 +324,6 @@ class PooledLinear(Method):
         self.intercept = intercept * spread + level
 
     def _scale(self, y: np.ndarray, w: np.ndarray) -> tuple[float, float]:
-        """Mean and standard deviation of numbers."""
         if self.classes is not None:
             return 0.0, 1.0
         level = float(w @ y / w.sum())
@@ -387,7 +382,6 @@ class PooledLinear(Method):
         return solved
 
     def _of_all_classes(self, model: Any) -> tuple[np.ndarray, np.ndarray]:
-        """A column per class; those that training lacks are as good as impossible."""
         slope, level = model.coef_.T, model.intercept_
         if len(model.classes_) == 2:
             slope, level = np.concatenate([0 * slope, slope], 1), np.append(0.0, level)
@@ -408,7 +402,6 @@ class DissimilarityLinear(PooledLinear):
 
 
 def _rotation(z: Float64[np.ndarray, "rows columns"]) -> Float64[np.ndarray, "columns rank"]:
-    """Orthonormal columns that span the rows of z."""
     values, vectors = np.linalg.eigh(z @ z.T)
     there = values > 1e-10 * values[-1]
     return z.T @ (vectors[:, there] / np.sqrt(values[there]))

@@ -147,7 +147,6 @@ class SetMixture(nn.Module):
         self.register_buffer("powers", torch.ones(none.shape, dtype=none.dtype) if powers is None else powers)
         self.targets = Standardize(sum(widths)).double()
         self._restored: dict[str, list[Method]] = {}
-        self._restored_references: References | None = None
 
     # ------------------------------------------------------------------ how it is stored
 
@@ -184,11 +183,6 @@ class SetMixture(nn.Module):
         """Of each method, for the target of this number; they sum to 1."""
         return dict(zip(self.METHODS, self.weights[target].tolist(), strict=True))
 
-    @property
-    def names(self) -> list[str]:
-        """The methods that were fitted."""
-        return [name for name in self.METHODS if name in self.methods or (name == NETWORK and len(self.networks))]
-
     def predictions(
         self,
         group: Sequence[StoredSet],
@@ -199,28 +193,25 @@ class SetMixture(nn.Module):
         """What methods say of some sets: probabilities of the classes, target by target, or numbers.
 
         Args:
-            methods: Default: all.
+            methods: Default: all that were fitted.
             reading: max_elements, shard_size, shards and store: how the networks read the sets.
         """
-        names = [name for name in self.names if methods is None or name in methods]
-        answers = self._of_simple(group, [name for name in names if name != NETWORK])
-        if NETWORK in names:
-            networks: Any = self.networks
-            answers[NETWORK] = ensemble_outputs([*networks], group, device, **reading).mean(0)
-        return answers
-
-    def _of_simple(self, group: Sequence[StoredSet], names: Sequence[str]) -> Predictions:
+        wanted = [name for name in self.METHODS if methods is None or name in methods]
+        names = [name for name in wanted if name in self.methods]
+        networks: Any = [*self.networks]
         tables = {sees: self._table(sees, group) for sees in {self.SIMPLE[name].sees for name in names}}
         answers: Predictions = {}
         for name in names:
             columns = [method.predict(tables[method.sees]) for method in self._methods(name)]
             answers[name] = np.concatenate([c.reshape(len(group), -1) for c in columns], 1).astype(np.float64)
+        if NETWORK in wanted and networks:
+            answers[NETWORK] = ensemble_outputs(networks, group, device, **reading).mean(0)
         return answers
 
     def _table(self, sees: str, group: Sequence[StoredSet]) -> Float32[np.ndarray, "sets columns"]:
         if sees == POOLED:
             return pooled(group)
-        references = self.restored_references()
+        references = self.restored_references
         return references.distances(samples_of(group, references.seen))
 
     def inputs(self, name: str, group: Sequence[StoredSet]) -> Float32[np.ndarray, "sets columns"]:
@@ -248,11 +239,10 @@ class SetMixture(nn.Module):
         weighed = [name for name, some in zip(self.METHODS, there, strict=True) if some]
         return self.mixed(self.predictions(group, device, weighed, **reading))
 
+    @cached_property
     def restored_references(self) -> References:
         """The sets that others are compared with."""
-        if self._restored_references is None:
-            self._restored_references = References.restored(self.references.arrays())
-        return self._restored_references
+        return References.restored(self.references.arrays())
 
     def _methods(self, name: str) -> list[Method]:
         if name not in self._restored:
@@ -570,7 +560,6 @@ class MixtureLearner:
         return samples_of(self.sets, self._seen)
 
     def _references(self, rows: Int[np.ndarray, " rows"], seed: int) -> References:
-        """Some of the sets, for others to be compared with."""
         samples = [self._samples[int(i)] for i in rows]
         return References.of(samples, spread_of(self.pooled[rows], self.sets.dim), self._seen, seed)
 
@@ -621,8 +610,6 @@ class MixtureLearner:
 
 
 class _Ensemble:
-    """The networks, some for each fold of each repeat."""
-
     def __init__(self, learner: MixtureLearner, folds: Int[np.ndarray, "repeats sets"]) -> None:
         self.learner, self.folds = learner, folds
         places = [(r, f) for r, fold_of in enumerate(folds) for f in range(fold_of.max() + 1)]
@@ -641,7 +628,6 @@ class _Ensemble:
         return [self.networks[i] for i in np.flatnonzero((self.places == fold).all(1)).tolist()]
 
     def _standardise(self, network: SetNetwork, rows: np.ndarray) -> None:
-        """Fit the scales of features and numbers to what the network learns from."""
         learner = self.learner
         shift, scale = spread_of(learner.pooled[rows], learner.sets.dim)
         embed: Any = network.encoder.embed

@@ -170,16 +170,10 @@ class SetModel(SetOptions, Estimator):
         Raises:
             ValueError: Options of the encoder that it does not take.
         """
+        sizes = {"dim": self.size("dim"), "depth": self.size("depth"), "num_heads": self.num_heads}
+        sizes |= {"input_dim": input_dim, "num_inducing": self.num_inducing}
         with blaming(self.encoder_options):
-            made = encoders.build(
-                self.single or NETWORK,
-                input_dim=input_dim,
-                dim=self.size("dim"),
-                depth=self.size("depth"),
-                num_heads=self.num_heads,
-                num_inducing=self.num_inducing,
-                **(self.encoder_options or {}),
-            )
+            made = encoders.build(self.single or NETWORK, **sizes, **(self.encoder_options or {}))
         return SetNetwork(made, widths, self.level == "element")
 
     def known(self, sets: Sets) -> list[str]:
@@ -268,13 +262,10 @@ class SetModel(SetOptions, Estimator):
     def predictions(self, sets: Iterable[StoredSet], shard_size: int | None = None) -> Iterator[pd.DataFrame]:
         """`predict_table` piece by piece, of sets as they come."""
         for group, outputs in self.outputs(sets, shard_size):
-            yield from self._frames(group, outputs)
-
-    def _frames(self, group: list[Any], outputs: Iterator[Tensor]) -> Iterator[pd.DataFrame]:
-        row = 0
-        for some in outputs:
-            yield self._frame(group, some, row)
-            row += len(some)
+            row = 0
+            for some in outputs:
+                yield self._frame(group, some, row)
+                row += len(some)
 
     def _frame(self, group: list[Any], outputs: Tensor, row: int) -> pd.DataFrame:
         """Some rows of predict_table; of elements, from `row` of the group on, which is then one set."""
@@ -436,22 +427,28 @@ class SetModel(SetOptions, Estimator):
     def _attributed(
         self, group: list[StoredSet], which: Any, steps: int, method: Explanation, per: Per
     ) -> list[Float[np.ndarray, " _"]]:
-        """The mean over networks of what each says of the elements."""
-        source, options = self._to_explain(group)
-        of_networks = []
+        """The mean over networks of what each says of the elements; sets of like size go together, with all steps."""
+        order = sorted(range(len(group)), key=lambda i: len(group[i]))
+        outputs = torch.as_tensor(which).expand(len(group))[order]
+        most = min(self.max_elements, explain.AT_ONCE) // (1 if method == "attention" else max(steps, 1))
+        each: list[np.ndarray] = []
+        networks = [network.to(find(self.device)).eval() for network in self._attending()]
         with threads_for(sum(map(len, group)) * self.n_features_in_):
-            for network in self._attending():
-                network.to(find(self.device)).eval()
+            for part in batched((group[i] for i in order), TOGETHER, max(most, 1)):
+                source, how = self._to_explain(part)
                 if method == "attention":
-                    of_networks.append(explain.attention(network, source, per=per, **options))
+                    of_networks = [explain.attention(network, source, per=per, **how) for network in networks]
                 else:
-                    how: dict[str, Any] = {"per": per, "baseline": "equal" if method == "contrast" else "zero"}
-                    of_networks.append(explain.attribute(network, source, which, steps, **how, **options))
-                network.to("cpu")
-        mean = torch.stack(of_networks).mean(0)
-        if len(of_networks) > 1:
-            mean = mean / mean.amax(1, keepdim=True).clamp(min=torch.finfo(mean.dtype).tiny)
-        return [mean[row, : len(stored)].cpu().numpy() for row, stored in enumerate(group)]
+                    how |= {"baseline": "equal" if method == "contrast" else "zero", "max_elements": self.max_elements}
+                    target = outputs[len(each) :][: len(part)]
+                    of_networks = [explain.attribute(net, source, target, steps, per=per, **how) for net in networks]
+                mean = torch.stack(of_networks).mean(0)
+                if len(of_networks) > 1:
+                    mean = mean / mean.amax(1, keepdim=True).clamp(min=torch.finfo(mean.dtype).tiny)
+                each += [mean[row, : len(stored)].cpu().numpy() for row, stored in enumerate(part)]
+        for network in networks:
+            network.to("cpu")
+        return [each[row] for row in np.argsort(order)]
 
     def explain_layers(self, sets: Any, target: Any = None, steps: int = 20) -> list[LayerAttribution]:
         """The attribution of each layer for one set (omniset.explain.attribute_layers). Arguments: explain."""
@@ -459,7 +456,8 @@ class SetModel(SetOptions, Estimator):
         group = [*self.read(sets)]
         source, options = self._to_explain(group)
         network = self._attending()[0].to(find(self.device)).eval()
-        attributed = explain.attribute_layers(network, source, self.explained(group, target), steps, **options)
+        how = {"max_elements": self.max_elements, **options}
+        attributed = explain.attribute_layers(network, source, self.explained(group, target), steps, **how)
         network.to("cpu")
         return attributed
 
@@ -488,7 +486,6 @@ class SetModel(SetOptions, Estimator):
         return fitted.weights_of(0)[NETWORK] if isinstance(fitted, SetMixture) and len(fitted.networks) else None
 
     def _attending(self) -> list[SetNetwork]:
-        """The networks that are explained."""
         return self._fitted_networks()[:EXPLAINED]
 
     def _to_explain(self, group: list[StoredSet]) -> tuple[Any, dict[str, Any]]:
@@ -612,7 +609,7 @@ class SetModel(SetOptions, Estimator):
         if fitted.SIMPLE[self.alone].sees == POOLED:
             features = self.features_ or [f"feature {number}" for number in range(1, fitted.input_dim + 1)]
             return np.array(pooling.names_of(features), dtype=object)
-        number = len(fitted.restored_references())
+        number = len(fitted.restored_references)
         names = [f"{way} reference {k}" for way in ("to", "from") for k in range(1, number + 1)]
         return np.array(names or ["no reference"], dtype=object)  # all sets of training were empty
 
@@ -642,7 +639,6 @@ class SetModel(SetOptions, Estimator):
     def _vectors(
         self, sets: Iterable[StoredSet]
     ) -> Iterator[tuple[list[StoredSet], Float32[np.ndarray, "sets width"]]]:
-        """The sets as they come, some at a time, with their vectors."""
         fitted, networks = self.fitted(), self._fitted_networks()
         if isinstance(fitted, SetMixture) and self.alone is not None:
             for group in self._grouped(sets):

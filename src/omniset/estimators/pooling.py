@@ -250,7 +250,6 @@ def hashes_of(x: Float[np.ndarray, "sets elements dim"]) -> UInt64[np.ndarray, "
 
 
 def _count_distinct(hashes: UInt64[np.ndarray, "sets elements"]) -> Int[np.ndarray, " sets"]:
-    """How many different ones each row has, ABSENT not counted."""
     ordered = np.sort(hashes, 1)
     first = np.ones(ordered.shape, dtype=bool)
     first[:, 1:] = ordered[:, 1:] != ordered[:, :-1]

@@ -120,7 +120,6 @@ class SetClassifier(SetEstimator):
         return pd.DataFrame(self._named(most, [np.tile(p, (rows, 1)) for p in self.prior_]))
 
     def _named(self, predicted: list[np.ndarray], probabilities: list[np.ndarray]) -> dict[str, np.ndarray]:
-        """Labels and probabilities of each target as columns."""
         named = dict(zip(self.targets_, predicted, strict=True))
         for names, columns in zip(self.probability_columns().values(), probabilities, strict=True):
             named |= dict(zip(names.values(), columns.T, strict=True))

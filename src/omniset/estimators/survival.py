@@ -560,7 +560,6 @@ class SetSurvival(SetEstimator):
 
 
 def _relative(risk: Float64[np.ndarray, " rows"]) -> Float64[np.ndarray, " rows"]:
-    """The hazard relative to f = 0, of risks that are not absurd."""
     return np.exp(np.clip(risk, -LARGEST, LARGEST))
 
 
@@ -590,7 +589,6 @@ def observed(y: Any, sets: Sets) -> tuple[Float64[np.ndarray, " sets"], Bool[np.
 
 
 def _two_columns(y: Any) -> Any:
-    """Time and event, in this order."""
     if hasattr(y, "columns"):
         here = [c for c in y.columns if c != "set"]
         wanted = [*COLUMNS] if set(COLUMNS) <= set(here) else here

@@ -39,6 +39,7 @@ from omniset.layers.slots import SlotSetEncoder
 Source = SetBatch | Iterable[SetBatch]
 Per = Literal["element", "copy"]
 Baseline = Literal["zero", "equal"]
+AT_ONCE = 1 << 13  # elements times steps: more are no faster
 
 
 @dataclass
@@ -67,6 +68,7 @@ def attribute(
     *,
     per: Per = "element",
     baseline: Baseline = "zero",
+    max_elements: int = AT_ONCE,
     **options: Any,
 ) -> Float[Tensor, "sets elements"]:
     """How much each element drove the prediction, from 0 to 1 (the set's strongest element, if any is positive).
@@ -83,13 +85,14 @@ def attribute(
             multiplicity before the strongest is set to 1.
         baseline: What attention is compared with: "zero", none, as Hao et al. have it; "equal", that to all elements
             alike, so that an element scores by what distinguishes it from the others of its set.
+        max_elements: Elements of whole sets times steps, at most 8,192, that are computed on at a time.
         **options: For the model, beside the sets: shard_size and store, as in `Encoder.forward`, bound the memory.
 
     Raises:
         ValueError: A model without attention over the set, such as Deep Sets; steps < 1; a target out of range;
             independent shards, each of which would be explained by itself; an unknown `per` or baseline.
     """
-    layers = attribute_layers(model, batch, target, steps, baseline=baseline, **options)
+    layers = attribute_layers(model, batch, target, steps, baseline=baseline, max_elements=max_elements, **options)
     return _scaled(combine(layers), batch, per)
 
 
@@ -112,6 +115,7 @@ def attribute_layers(
     steps: int = 20,
     *,
     baseline: Baseline = "zero",
+    max_elements: int = AT_ONCE,
     **options: Any,
 ) -> list[LayerAttribution]:
     """Attribution of each attention layer over the set, with what a completeness check needs. Arguments: attribute."""
@@ -120,27 +124,29 @@ def attribute_layers(
     if baseline not in ("zero", "equal"):
         raise ValueError(f"baseline must be 'zero' or 'equal', got {baseline!r}")
     network, blocks = _explained(model, options)
-    equal = baseline == "equal"
-    with _probes(network, blocks, equal) as probes:
+    together = 1
+    if isinstance(batch, SetBatch) and not options:
+        together = max(min(max_elements, AT_ONCE) // max(batch.multiplicity.numel(), 1), 1)
+    with _probes(network, blocks, baseline == "equal") as probes:
         out = _watch(network, batch, options, probes)
         chosen = _choose(out, target)
         full = _score(out, chosen)
-        gradients: list[Tensor | None] = []
-        without = []
+        gradients, without = [], []
         for probe in probes:
-            shift = probe.start_shift()
             gradient: Any = 0
-            for k in range(1, steps + 1):
-                probe.alpha = k / steps
+            for alpha in (torch.arange(1, steps + 1, dtype=torch.float64) / steps).split(together):
+                shift, times = probe.start_shift(alpha), len(alpha)
                 with torch.enable_grad():
-                    score = _score(network(batch, **options), chosen)
-                    gradient = gradient + torch.autograd.grad(score.sum(), shift)[0]
+                    out = network(_repeated(batch, times), **options)
+                    score = _score(out, None if chosen is None else chosen.repeat(times))
+                    of_steps = torch.autograd.grad(score.sum(), shift)[0]
+                gradient = gradient + of_steps.unflatten(0, (times, len(full))).sum(0)
             gradients.append(gradient / steps)
-            probe.alpha = 0.0
+            probe.start_shift(torch.zeros(1, dtype=torch.float64))
             with torch.no_grad():
                 without.append(_score(network(batch, **options), chosen))
             probe.end_shift()
-        _score_elements(network, batch, options, [*zip(probes, gradients, strict=True)])
+        _score_elements(network, batch, options, zip(probes, gradients, strict=True))
         return [
             LayerAttribution(name, _of_elements(network, batch, probe), probe.total, full - least)
             for name, probe, least in zip(blocks, probes, without, strict=True)
@@ -216,9 +222,13 @@ def _watch(model: nn.Module, batch: Source, options: dict[str, Any], probes: lis
     return out
 
 
-def _score_elements(
-    model: nn.Module, batch: Source, options: dict[str, Any], wanted: list[tuple[Probe, Tensor | None]]
-) -> None:
+def _repeated(batch: Any, times: int) -> Source:
+    if times == 1:
+        return batch
+    return SetBatch(batch.elements.repeat(times, 1, 1), batch.multiplicity.repeat(times, 1), validate=False)
+
+
+def _score_elements(model: nn.Module, batch: Source, options: dict[str, Any], wanted: Iterable[Any]) -> None:
     for probe, gradient in wanted:
         probe.start_scores(gradient)
     with torch.no_grad():
@@ -226,17 +236,14 @@ def _score_elements(
 
 
 def _of_elements(model: nn.Module, batch: Source, probe: Probe) -> Float[Tensor, "sets elements"]:
-    """Without class tokens, which come first."""
-    scores = torch.cat(probe.scores or [], 1)
+    scores = torch.cat(probe.scores or [], 1)  # those of class tokens come first
     if isinstance(batch, SetBatch):
         return scores[:, scores.shape[1] - batch.elements.shape[1] :]
     return scores[:, max((e.num_tokens for e in model.modules() if isinstance(e, Encoder)), default=0) :]
 
 
 def _set_attention(model: nn.Module) -> dict[str, Probed]:
-    """The blocks that attend to elements of the set. Not among them are those of an encoder's decoder, which attends to
-    the summary, and of its `embed`, which sees one element at a time.
-    """
+    """Those that attend to elements: none of a decoder, which attends to the summary, or of `embed`, which sees one."""
     parts = [part for e in model.modules() if isinstance(e, Encoder) for part in (e.embed, e.decoder)]
     others = {m for part in parts for m in part.modules()}
     layers = {n: m for n, m in model.named_modules() if m not in others}
@@ -245,9 +252,8 @@ def _set_attention(model: nn.Module) -> dict[str, Probed]:
 
 
 def _choose(out: Any, target: int | Tensor | None) -> Tensor | None:
-    """(B,) the output that is explained for each set; None: the sum of all."""
     if target is None:
-        return out.argmax(1) if isinstance(out, Tensor) else None
+        return out.argmax(1) if isinstance(out, Tensor) else None  # None: the sum of all
     values = _values(out)
     chosen = torch.as_tensor(target, device=values.device).expand(len(values))
     if bool(((chosen < 0) | (chosen >= values.shape[1])).any()):

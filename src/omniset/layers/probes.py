@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Float, Float64, Shaped
 from torch import Tensor, nn
 
 from omniset.core.attention import AttentionState
@@ -59,8 +59,8 @@ class Probe(nn.Module):
         equal: Whether averages start at the mean of the values.
 
     Attributes:
-        alpha: Factor of the averages, from where they start.
-        shift: (sets, heads, queries, d), or None.
+        alpha: Factors of the averages, from where they start, one after the other for all sets: (factors,).
+        shift: (factors times sets, heads, queries, d), or None.
         scores: (sets, elements) of each shard: sums over heads and queries of what is positive.
         total: (sets,) sum over everything.
     """
@@ -73,7 +73,7 @@ class Probe(nn.Module):
         self.equal = equal
         # Of the values of all elements: their sum (sets, heads, 1, d), their number (sets, 1, 1, 1), their mean.
         self.sum = self.number = self.start = torch.zeros(())
-        self.alpha = 1.0
+        self.alpha = torch.ones(1)
         self.queries = self.place = self.turn = self.shard = 0
         self.watching = True
         self.averages: list[Tensor] = []
@@ -93,8 +93,10 @@ class Probe(nn.Module):
             self.queries += size
         elif self.shift is not None:
             start = self.start.to(averages)
+            start = start.repeat(len(self.alpha), 1, 1, 1) if start.ndim else start
+            alpha = self.alpha.to(averages).repeat_interleave(len(averages) // len(self.alpha))[:, None, None, None]
             shift = self.shift[:, :, self.place : self.place + size].to(averages)
-            averages = start + self.alpha * (averages - start) + shift
+            averages = start + alpha * (averages - start) + shift
         self.place, self.turn, self.shard = self.place + size, self.turn + 1, 0
         if not self.watching and self.place == self.queries:
             self.place = self.turn = 0
@@ -105,9 +107,10 @@ class Probe(nn.Module):
         self.watching, self.place, self.turn, self.shard = False, 0, 0, 0
         self.start = self.sum / torch.where(self.number == 0, 1, self.number)
 
-    def start_shift(self) -> nn.Parameter:
-        """Adds a parameter, 0, to all averages from here on."""
-        self.shift = nn.Parameter(torch.zeros_like(torch.cat(self.averages, 2)))
+    def start_shift(self, alpha: Float64[Tensor, " factors"]) -> nn.Parameter:
+        """Scales all averages from here on, and adds a parameter, 0. The sets are to come once for each factor."""
+        self.alpha = alpha
+        self.shift = nn.Parameter(torch.zeros_like(torch.cat(self.averages, 2).repeat(len(alpha), 1, 1, 1)))
         return self.shift
 
     def end_shift(self) -> None:

@@ -162,9 +162,9 @@ def rounded(value: float, digits: int = 3) -> Cell:
     return _decimals(value, f",.{digits}f")
 
 
-def signed(value: float, digits: int = 3) -> Cell:
+def signed(value: float) -> Cell:
     """A difference, with its sign; a dash if it is NaN."""
-    return _decimals(value, f"+,.{digits}f")
+    return _decimals(value, "+,.3f")
 
 
 def between(low: float, high: float, form: Callable[[float], Cell] = rounded) -> str:

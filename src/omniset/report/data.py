@@ -113,7 +113,6 @@ def _multiplicities(sets: Sets) -> tuple[float, dict[str, float] | None]:
 
 
 def _features(sets: Sets) -> list[tuple[str, float, float, float, float]]:
-    """Mean, standard deviation, least and largest value of each feature over all rows."""
     rows = int(sets.offsets[-1])
     step = min(STEP, max(VALUES // sets.dim, 1))
     shift = next(sets.blocks(step))[0].double().mean(0)  # so that squares do not cancel
@@ -137,7 +136,6 @@ def quantiles(values: Real[np.ndarray, " _"]) -> dict[str, float]:
 
 
 def _distribution(name: str, values: Shaped[np.ndarray, " _"], noun: str) -> Block:
-    """Of a target, over the sets or elements that have it."""
     counts = _counts(values)
     if not counts:
         spread = listed(quantiles(values.astype(np.float64)))

@@ -171,14 +171,12 @@ def lines(
     *,
     order: Sequence[str] = (),
     reference: str | None = None,
-    bound: tuple[str, float] | None = None,
 ) -> Figure:
     """A line each, with the band of its interval where it has one.
 
     Args:
         order: Names whose place gives the colour and marker, so that figures agree. Default: the series'.
         reference: Is drawn grey and dashed.
-        bound: Name and height of a dotted line.
     """
     figure, axes = panel(height=3.1 + 0.22 * -(-len(series) // 2))
     styles = _styles(order or list(series), reference)
@@ -186,8 +184,6 @@ def lines(
         axes.plot(one.x, one.y, label=_short(name, 24), linewidth=1.3, markersize=4.5, **styles[name])
         if one.low is not None and one.high is not None:
             axes.fill_between(one.x, one.low, one.high, color=styles[name]["color"], alpha=0.16, linewidth=0)
-    if bound is not None:
-        axes.axhline(bound[1], color=GREY, linewidth=1, linestyle=":", label=bound[0])
     seen = np.concatenate([np.asarray(s.y, dtype=np.float64) for s in series.values()] or [np.zeros(0)])
     seen = seen[np.isfinite(seen)]
     if len(seen) and seen.min() > 0 and seen.max() > 20 * seen.min():
@@ -199,14 +195,8 @@ def lines(
 
 
 @styled
-def calibration_curves(
-    curves: Mapping[str, Sequence[tuple[int, float, float]]],
-    *,
-    order: Sequence[str] = (),
-    reference: str | None = None,
-    least: int = 20,
-) -> Figure:
-    """Mean probability against the share that is true, a line each; `order` and `reference` as in `lines`.
+def calibration_curves(curves: Mapping[str, Sequence[tuple[int, float, float]]], least: int = 20) -> Figure:
+    """Mean probability against the share that is true, a line each.
 
     Args:
         curves: Number, mean probability and share of each bin.
@@ -214,7 +204,7 @@ def calibration_curves(
     """
     figure, axes = panel(height=3.6 + 0.22 * -(-len(curves) // 2))
     axes.plot([0, 1], [0, 1], color=GREY, linestyle=":", linewidth=1)
-    styles = _styles(order or list(curves), reference)
+    styles = _styles(list(curves), None)
     for name, bins in curves.items():
         points = np.array([(p, share) for n, p, share in bins if n >= least], dtype=np.float64).reshape(-1, 2)
         axes.plot(*points.T, label=_short(name, 24), linewidth=1.2, markersize=4.5, **styles[name])
@@ -419,7 +409,6 @@ def panel(width: float = 4.6, height: float = 3.1) -> tuple[Figure, Axes]:
 
 
 def _down(axes: Axes, names: Sequence[str], fontsize: int | None = None) -> Int[np.ndarray, " names"]:
-    """The places of names beside each other, the first on top."""
     places = np.arange(len(names))
     axes.set_yticks(places, names, fontsize=fontsize)
     axes.set_ylim(max(len(names), 1) - 0.4, -0.6)
@@ -429,7 +418,6 @@ def _down(axes: Axes, names: Sequence[str], fontsize: int | None = None) -> Int[
 
 
 def _grid(axes: Axes, rows: Sequence[str], columns: Sequence[str]) -> None:
-    """Names of the rows and columns of cells, the first row on top."""
     axes.set_xticks(np.arange(len(columns)) + 0.5, columns, rotation=90)
     axes.set_yticks(np.arange(len(rows)) + 0.5, rows)
     axes.tick_params(length=0)
@@ -452,7 +440,6 @@ def line_style(place: int) -> dict[str, Any]:
 
 
 def _styles(names: Sequence[str], reference: str | None) -> dict[str, dict[str, Any]]:
-    """Colour, marker and dashes by place in the list."""
     styles = {name: line_style(place) for place, name in enumerate(names)}
     if reference in styles:
         styles[reference] = {"color": GREY, "marker": ".", "linestyle": "--"}
@@ -469,12 +456,10 @@ def _dense_points(figure: Figure, axes: Axes, x: Float[np.ndarray, " rows"], y: 
 
 
 def _size(number: int) -> float:
-    """Area of a point among so many."""
     return float(np.clip(6000 / max(number, 1), 1.5, 14))
 
 
 def _form(place: int) -> str:
-    """Marker of the category at this place of the twelve."""
     return MARKERS[int(place >= len(MORE_COLOURS))]
 
 
@@ -485,7 +470,6 @@ def _entry(name: str, number: int) -> str:
 
 
 def _finite(*arrays: Float[np.ndarray, " rows"]) -> list[np.ndarray]:
-    """The rows in which all are."""
     good = np.all([np.isfinite(a) for a in arrays], axis=0)
     return [a[good] for a in arrays]
 

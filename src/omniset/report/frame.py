@@ -135,7 +135,6 @@ def methods(
     *,
     caption: str = "",
     label: Label = str,
-    folded: bool = False,
 ) -> Table:
     """Methods down, best first by the first score; its interval beside it, and what ours has more than each."""
     first = comparison.score(scores[0])
@@ -155,7 +154,7 @@ def methods(
         columns += ["ours minus it", "95 % interval of this"]
     columns += [comparison.score(name).text for name in scores[1:]]
     where = caption or f"{first.text}, {condition}. Intervals are of what other {plural(comparison.unit)} would give."
-    return Table(where, columns, rows, folded=folded)
+    return Table(where, columns, rows)
 
 
 def learning(

@@ -48,14 +48,8 @@ class Example:
 
 @dataclass
 class Importance:
-    """Which features mattered.
-
-    Attributes:
-        table: As `omniset.trials.importances.table_of` gives it.
-        on: Which sets, such as "sets left out".
-        unit: What intervals and p are over, in the singular.
-        loss: Which increases.
-        note: A sentence on how it was measured.
+    """Which features mattered (`omniset.trials.importances.table_of`): on which sets, over units of which name, by the
+    increase of which loss, and a sentence on how it was measured.
     """
 
     table: pd.DataFrame
@@ -91,8 +85,7 @@ class SetRun:
 
     def metrics(self, outcome: Outcome) -> dict[str, Interval]:
         """Of ours, most telling first."""
-        if self.comparison is None:
-            return {}
+        assert self.comparison is not None
         return {name: self.comparison.interval(name, outcome.name, OURS) for name in outcome.measures}
 
     def lines(self) -> Iterator[str]:
@@ -106,7 +99,7 @@ class SetRun:
             yield f"{outcome.name}, further scores of ours: {', '.join(others)}"
         if (found := self.importance) is not None:
             yield from ("", "importance of features by permutation", *in_words(found.table, found.unit))
-            yield from filter(None, [found.note])
+            yield from [found.note] if found.note else []
         yield ""
 
 
@@ -156,7 +149,7 @@ def _ends(low: float, high: float) -> Cell:
 
 
 def _target(run: SetRun, outcome: Outcome) -> tuple[Section, dict[str, Any]]:
-    """The section on a target, and its numbers."""
+    assert run.comparison is not None
     metrics, sets, sizes = run.metrics(outcome), len(np.unique(outcome.sets)), by_size(outcome)
     numbers: dict[str, Any] = {"name": outcome.name, "rows": len(outcome.truth), "sets": sets}
     numbers["metrics"] = [{"name": name, **interval.as_dict()} for name, interval in metrics.items()]
@@ -164,21 +157,26 @@ def _target(run: SetRun, outcome: Outcome) -> tuple[Section, dict[str, Any]]:
     rows = [[name, i.value, _ends(i.low, i.high), outcome.measures[name].text] for name, i in metrics.items()]
     units = "sets" if outcome.groups is None else "groups of sets"
     columns = ["metric", "value", "95 % interval", "what it is"]
-    blocks: list[Block] = [Table(f"Intervals are of what other {units} would give.", columns, rows)]
-    if run.comparison is not None:
-        caption = f"Methods beside ours, best {next(iter(metrics))} first."
-        blocks.append(frame.methods(run.comparison, outcome.name, [*metrics], caption=caption))
+    caption = f"Methods beside ours, best {next(iter(metrics))} first."
+    blocks: list[Block] = [
+        Table(f"Intervals are of what other {units} would give.", columns, rows),
+        frame.methods(run.comparison, outcome.name, [*metrics], caption=caption),
+    ]
     if outcome.classes is not None:
         counts, classes, bins = confusion(outcome), by_class(outcome), calibration(outcome)
         blocks += _classes(counts, classes, bins)
         numbers |= {"classes": outcome.classes, "confusion": counts}
         numbers |= {"by_class": classes.to_dict("records"), "calibration": bins.to_dict("records")}
+    elif outcome.events is not None:
+        blocks += _survival(outcome)
     else:
-        blocks += _numbers(outcome) if outcome.events is None else _survival(outcome)
+        drawn = figures.scatter(*outcome.numbers, "true value", "predicted value")
+        caption = "Predicted against true values."
+        blocks.append(Plot(drawn, f"{caption[:-1]} of {many(len(outcome.numbers[0]), 'row')}.", caption, half=False))
     if len(sizes):
-        sized, metric = ["smallest", "largest", "sets"], sizes["metric"].iloc[0]
-        rows = [[*(of[name] for name in sized), of["value"], _ends(of["low"], of["high"])] for of in numbers["by_size"]]
-        columns = [*sized, metric, "95 % interval"]
+        columns = ["smallest", "largest", "sets", sizes["metric"].iloc[0], "95 % interval"]
+        sized = ((of, _ends(of["low"], of["high"])) for of in numbers["by_size"])
+        rows = [[of["smallest"], of["largest"], of["sets"], of["value"], ends] for of, ends in sized]
         blocks.append(Table("Groups of sets of similar size.", columns, rows, half=True))
     text = f"{many(len(outcome.truth), 'prediction')} for {many(sets, 'set')}."
     return Section(f"Target: {outcome.name}", text if sets else "No set has a known truth.", blocks), numbers
@@ -200,25 +198,14 @@ def _classes(counts: Int[np.ndarray, "classes classes"], classes: pd.DataFrame, 
         yield Table("The most frequent confusions.", columns, rows)
     columns = ["class", "true", "predicted", "recall", "precision", "F1"]
     yield Table("Class by class.", columns, [[*row] for row in classes.itertuples(index=False)], half=few)
-    filled = bins[bins["count"] > 0]
-    right = {
-        f"{confidence:.2f}": share for confidence, share in zip(filled["confidence"], filled["right"], strict=True)
-    }
-    alt = f"Fraction right against mean confidence: {listed(right)}."
+    points = bins.loc[bins["count"] > 0, ["count", "confidence", "right"]].itertuples(index=False, name=None)
+    curve = {OURS: [*points]}
+    right = listed({f"{confidence:.2f}": share for _, confidence, share in curve[OURS]})
     caption = "Calibration: points on the dotted line are as often right as they are confident."
-    curve = {OURS: [*filled[["count", "confidence", "right"]].itertuples(index=False, name=None)]}
-    yield Plot(figures.calibration_curves(curve, least=1), alt, caption)
-
-
-def _numbers(outcome: Outcome) -> Iterator[Block]:
-    truth, predicted = outcome.numbers
-    alt = f"Predicted against true values of {many(len(truth), 'row')}."
-    drawn = figures.scatter(truth, predicted, "true value", "predicted value")
-    yield Plot(drawn, alt, "Predicted against true values.", half=False)
+    yield Plot(figures.calibration_curves(curve, least=1), f"Fraction right against mean confidence: {right}.", caption)
 
 
 def _survival(outcome: Outcome) -> Iterator[Block]:
-    """How long the sets of low, middle and high risk were without the event."""
     time, risk = outcome.numbers
     events = np.asarray(outcome.events, dtype=bool)
     if not len(time):
@@ -226,15 +213,13 @@ def _survival(outcome: Outcome) -> Iterator[Block]:
     third = np.searchsorted(np.quantile(risk, [1 / 3, 2 / 3]), risk, side="left")
     curves: dict[str, tuple[Steps, float]] = {}
     rows: list[list[Any]] = []
-    for number, name in enumerate(("low risk", "middle risk", "high risk")):
-        there = third == number
-        if there.any():
-            alive = kaplan_meier(time[there], events[there])
-            curves[name] = alive, float(time[there].max())
-            below = alive.times[alive.values <= 0.5]
-            middle = float(below[0]) if len(below) else "not reached"
-            rows.append([name, int(there.sum()), int(events[there].sum()), middle])
-    medians = listed({str(row[0]): row[3] for row in rows})
+    for number in np.unique(third):
+        there, name = third == number, f"{('low', 'middle', 'high')[number]} risk"
+        alive = kaplan_meier(time[there], events[there])
+        curves[name] = alive, float(time[there].max())
+        below = alive.times[alive.values <= 0.5]
+        rows.append([name, there.sum(), events[there].sum(), below[0] if len(below) else "not reached"])
+    medians = listed({name: median for name, *_, median in rows})
     alt = f"Kaplan-Meier curves of {many(len(curves), 'group')}. Median times: {medians}."
     caption = "Share without the event (Kaplan-Meier), by thirds of the predicted risk."
     yield Plot(figures.survival_curves(curves), alt, caption)
@@ -246,12 +231,11 @@ def _survival(outcome: Outcome) -> Iterator[Block]:
 
 def importance_section(importance: Importance) -> Section:
     """How much each feature matters, target by target, beside what chance gives."""
-    units = int(importance.table["units"].iloc[0])
     text = (
         f"How much the {importance.loss} increases, on {importance.on}, where the values of one feature are those of "
         "another set. Features that go together can stand in for each other, and then none of them matters alone. "
     )
-    text += " ".join(filter(None, [few_units(units, importance.unit), importance.note]))
+    text += f"{few_units(int(importance.table['units'].iloc[0]), importance.unit)} {importance.note}".strip()
     blocks: list[Block] = []
     of_targets = (rows for _, rows in importance.table.groupby("target", sort=False))
     for rows, said in zip(of_targets, in_words(importance.table, importance.unit), strict=True):
@@ -271,7 +255,7 @@ def _examples(examples: Sequence[Example], learned: bool) -> Section:
     if not examples:
         return Section("Examples", "No set was explained in this run.")
     score = "A score, by self-attention attribution, says how much all copies of an element drove it"
-    if all(example.removal for example in examples):
+    if examples[0].removal:
         score = "A score says how much the prediction falls where all copies of an element are left out"
     text = f"What drove the prediction for a few sets. {score}; the set's highest is 1."
     if learned:
@@ -282,16 +266,13 @@ def _examples(examples: Sequence[Example], learned: bool) -> Section:
 def _example(example: Example) -> Table:
     truth = "" if example.truth is None else f", truth {text_of(example.truth)}"
     title = f"Set {example.set}: predicted {text_of(example.predicted)}{truth}."
+    names = list(example.features)[: SHOWN["element features"]]
+    columns = [example.elements, example.scores, example.multiplicity, *(example.features[name] for name in names)]
     if not example.size:
         title += " It is empty."
-    names = list(example.features)[: SHOWN["element features"]]
-    rows = [
-        [element, example.scores[i], example.multiplicity[i], *(example.features[name][i] for name in names)]
-        for i, element in enumerate(example.elements)
-    ]
-    if len(rows) < example.size:
-        title += f" The {len(rows)} highest of {example.size:,} scores."
+    if len(example.elements) < example.size:
+        title += f" The {len(example.elements)} highest of {example.size:,} scores."
     if len(example.features) > len(names):
         title += f" The first {len(names)} features."
-    columns = ["element", "score", "multiplicity", *names]
-    return Table(title, columns, rows, half=True)
+    rows = [[*row] for row in zip(*columns, strict=True)]
+    return Table(title, ["element", "score", "multiplicity", *names], rows, half=True)

@@ -85,7 +85,6 @@ def _read_sequences(path: Path, features: Sequence[str] | None, ignore: Sequence
 
 
 def _read_vectors(path: Path, features: Sequence[str] | None, ignore: Sequence[str]) -> Vectors:
-    """Names of features, of columns, the numbers, and columns that are not used."""
     file = TableFile(path)
     named = [c for c in file.columns if c.lower() in ("feature", *FEATURE)]
     key = "feature" if "feature" in named else named[0] if named else ""

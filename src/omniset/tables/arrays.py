@@ -153,7 +153,6 @@ def require_held(file: Any, size: int, what: str) -> tuple[int, ...] | None:
 
 
 def _unpacked(archive: zipfile.ZipFile) -> int:
-    """Bytes that its members unpack to: none gives more than it claims."""
     return sum(member.file_size for member in archive.infolist())
 
 

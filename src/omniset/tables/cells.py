@@ -87,7 +87,6 @@ class _Cells(FileRows):
         return torch.from_numpy(out)
 
     def _copy(self) -> Scratch:
-        """Rows of each block by sets, block after block."""
         scratch = Scratch("the copy of the cells on disk", self._folder, "Choose a folder with more room", MEMORY)
         cells = len(self._order)
         self._first, self._length = np.zeros((2, cells), dtype=np.int64)

@@ -158,11 +158,7 @@ def _read_json(path: Path) -> Samples:
 
 
 def _of_entries(entries: np.ndarray, shape: tuple[int, int]) -> sp.csr_array:
-    """(samples, features) of rows, columns and counts.
-
-    Raises:
-        ValueError: A place that is outside.
-    """
+    """(samples, features) of rows, columns and counts."""
     places = entries[:, :2]
     if outside := int(((places < 0) | (places >= shape) | (places % 1 != 0)).any(1).sum()):
         raise ValueError(f"{outside} of its counts are at no place of {shape[0]} rows and {shape[1]} columns")
@@ -173,11 +169,7 @@ def _of_entries(entries: np.ndarray, shape: tuple[int, int]) -> sp.csr_array:
 
 
 def _part(root: Any, name: str, kinds: str) -> Any:
-    """A row of values in an HDF5 file.
-
-    Raises:
-        ValueError: It is not there, is behind a link that leads nowhere, or is something else.
-    """
+    """A row of values in an HDF5 file."""
     try:
         part = root[name]
     except (KeyError, RuntimeError, OSError) as error:

@@ -152,11 +152,7 @@ class Events(FileRows):
         return values.astype(np.float64)
 
     def _spillover(self) -> tuple[list[int], Float[np.ndarray, "dyes dyes"]]:
-        """Channels and matrix of the keyword: how many, their names, and the matrix row by row.
-
-        Raises:
-            ValueError: It is none; a channel is not there.
-        """
+        """Channels and matrix of the keyword: how many, their names, and the matrix row by row."""
         word = next((word for word in SPILLOVER if self._words.get(word)), None)
         nothing: tuple[list[int], np.ndarray] = ([], np.zeros((0, 0)))
         if word is None:
@@ -194,7 +190,6 @@ class Events(FileRows):
             raise ValueError(f"{self.path}: is damaged: its header has {text!r} in place of a number") from None
 
     def _text(self, file: Any, first: int, last: int) -> dict[str, str]:
-        """Keywords in capitals, and values."""
         if not 0 < first < last < self._size or last - first > LARGEST:
             raise ValueError(f"{self.path}: is cut off or damaged: its TEXT is said to be bytes {first:,} to {last:,}")
         file.seek(first)
@@ -262,7 +257,6 @@ class Events(FileRows):
         return decades, zero if zero > 0 else 1.0  # 0 was written where 1 is meant
 
     def _record(self) -> np.dtype:
-        """Of an event."""
         order = [part.strip() for part in self._words.get("$BYTEORD", "").split(",")]
         ways = {tuple(map(str, range(1, len(order) + 1))): "<", tuple(map(str, range(len(order), 0, -1))): ">"}
         mark = ways.get(tuple(order))
@@ -333,7 +327,6 @@ def open_fcs(
 
 
 def _warn_of_uncompensated(path: Path, opened: Sequence[Events]) -> None:
-    """Some files say how much light spills over, and others do not."""
     with_matrix = [events.path.name for events in opened if events.spilled]
     others = [events.path.name for events in opened if not events.spilled]
     if with_matrix and others:

@@ -96,8 +96,8 @@ class Origin:
     position: int = 0
     size: int = 0
 
-    def __init__(self, path: Path, columns: Sequence[str] = ()) -> None:
-        self.path, self.columns = path, list(columns)
+    def __init__(self, path: Path) -> None:
+        self.path, self.columns = path, []
 
     def error(self, row: int | None, message: str) -> ValueError:
         """An error at a row, from 0."""
@@ -188,7 +188,6 @@ class TextFile(Origin):
             raise
 
     def _undecodable(self) -> int | None:
-        """The row of the first line that is not UTF-8."""
         damaged = suppress(EOFError, OSError, zlib.error, lzma.LZMAError, TooLongError)  # further on
         with damaged, self._text(encoding="utf-8", errors="surrogateescape") as lines:
             for number, line in enumerate(lines):
@@ -197,7 +196,6 @@ class TextFile(Origin):
         return None
 
     def _malformed(self, message: str) -> ValueError:
-        """What pandas says, in our words."""
         if match := re.search(r"Expected (\d+) fields in line (\d+), saw (\d+)", message):
             fields, line, here = map(int, match.groups())
             return self.error(line - 2, f"has {here} fields, the header has {fields}")

@@ -204,7 +204,6 @@ def _dataset(root: Any, path: Path, key: str) -> Any:
 
 
 def _kind(dtype: torch.dtype) -> str:
-    """As NumPy calls it."""
     if dtype.is_floating_point:
         return "f"
     return "b" if dtype == torch.bool else "c" if dtype.is_complex else "i"

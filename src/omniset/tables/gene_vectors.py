@@ -124,7 +124,6 @@ def _check(path: Path, names: list[str], vectors: Float[np.ndarray, "rows dim"])
 
 
 def _merge(names: list[str], vectors: Float[np.ndarray, "rows dim"]) -> tuple[GeneVectors, list[str]]:
-    """Every gene once, and those that had different vectors."""
     codes, once = pd.factorize(np.array(names, dtype=object))
     if len(once) == len(names):
         return GeneVectors(names, vectors), []
@@ -195,7 +194,6 @@ def _hint(fields: list[str]) -> str:
 
 
 def _numbers(file: TextFile, names: list[str], rows: list[int], texts: list[str]) -> Float[np.ndarray, "some dim"]:
-    """The numbers of the genes named last."""
     dim = len(texts) // len(rows)
     try:
         values = pa.array(texts, pa.string()).cast(pa.float32()).to_numpy(zero_copy_only=False)
@@ -223,7 +221,6 @@ def _numbers(file: TextFile, names: list[str], rows: list[int], texts: list[str]
 
 
 def _read_torch(path: Path) -> tuple[list[str], Float[np.ndarray, "rows dim"]]:
-    """A matrix and its names, or else a vector per gene."""
     table = load_torch(path, REMEDY)
     if isinstance(table, Tensor):
         raise ValueError(f"{path} does not name its genes: write a dict of them, {REMEDY}")

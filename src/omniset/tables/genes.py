@@ -176,7 +176,6 @@ def _folded(name: str) -> str:
 
 
 def _unambiguous(vocabulary: Iterable[str], form: Callable[[str], str]) -> dict[str, int]:
-    """The place of each form that one entry alone has."""
     forms = [form(name) for name in vocabulary]
     times = Counter(forms)
     return {name: position for position, name in enumerate(forms) if times[name] == 1}

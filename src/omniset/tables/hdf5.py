@@ -188,7 +188,6 @@ def _main() -> None:
 
 
 def _most(path: str, job: dict[str, Any]) -> int:
-    """As `omniset.core.bounded.most_of`."""
     least, times = job["bounds"]
     return max(least, times * os.path.getsize(path))
 
@@ -323,7 +322,6 @@ def _walk(file: Any) -> list[tuple[str, Any]]:
 
 
 def _entries(waiting: deque[tuple[str, Any]]) -> Iterator[tuple[str, Any, str]]:
-    """Name, group and key of each, the upper ones first; more groups may be added meanwhile."""
     while waiting:
         above, group = waiting.popleft()
         for key in _opened(above or "/", list, group):
@@ -344,12 +342,7 @@ def _opened(name: str, function: Callable[..., Any], *arguments: Any, **options:
 
 
 def _size(name: str, held: Any, file: int, most: int) -> float:
-    """Bytes that reading a dataset takes; infinite where nobody can know.
-
-    Args:
-        file: Bytes of the file.
-        most: Bytes of a chunk.
-    """
+    """Bytes that reading a dataset takes; infinite where nobody can know."""
     with suppress(*ORDINARY):
         others = [path for path, *_ in held.external or ()]
         if held.is_virtual:

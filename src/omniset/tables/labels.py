@@ -376,7 +376,6 @@ def require_choice(labels: LabelFile | None, values: pd.DataFrame, source: Origi
 
 
 def _numbers(texts: pd.Series) -> np.ndarray:
-    """Text as numbers, NaN where it is none."""
     return np.array([float(t) if isinstance(t, str) and NUMBER.fullmatch(t) else np.nan for t in texts], np.float64)
 
 

@@ -256,7 +256,6 @@ class Turned(Matrix):
         return scratch
 
     def _stretches(self) -> np.ndarray:
-        """Bounds of stretches of rows: at most `CHUNK` values each, or a single row."""
         bounds = [0]
         while bounds[-1] < self.shape[0]:
             full = np.searchsorted(self._indptr, self._indptr[bounds[-1]] + CHUNK, side="right") - 1
@@ -395,7 +394,6 @@ def _kind_of_file(name: str, root: Any) -> str:
 
 
 def _open_store(name: str, root: Any, layer: str | None, path: Path, close: Callable[[], None]) -> Source:
-    """AnnData on disk, HDF5 or zarr."""
     read_elem = needed("anndata.io").read_elem
     if not _keys(root) >= {"obs", "var"}:
         raise ValueError(f"{name} has no obs and var, it has {listed(sorted(_keys(root)))}; expected is {EXPECTED}")
@@ -493,7 +491,6 @@ def _matrix(name: str, x: Any) -> Matrix:
 
 
 def _compressed_parts(group: Any) -> tuple[Any, Any, Any]:
-    """data, indices and indptr of a compressed matrix on disk."""
     parts = {part: _list(group, part) for part in ("data", "indices", "indptr")}
     if parts["data"].shape[0] >= parts["indptr"].shape[0]:  # else all may well be of the first gene, which is number 0
         for part in ("data", "indices"):
@@ -550,7 +547,6 @@ def _text(group: Any, key: str) -> list[str]:
 
 
 def _part(name: str, root: Any, key: str) -> Any:
-    """A part of a file, which may be a link that leads nowhere."""
     with with_our_words(name, f"{key} cannot be read: {DAMAGED}, or it is a link that leads nowhere"):
         return root[key]
 

@@ -122,7 +122,6 @@ def open_sets(
 
 
 def _require_table(path: Path) -> None:
-    """Raise the error of a name that no reader takes."""
     if not path.suffix and not path.exists():  # a folder, meant to be one of features
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     try:
@@ -133,7 +132,6 @@ def _require_table(path: Path) -> None:
 
 
 def _kind_of(path: Path) -> str:
-    """cells, counts, fcs, folder or table."""
     ending = path.suffix.lower()
     if ending in (".h5ad", ".zarr"):
         return "cells"

@@ -173,7 +173,7 @@ class Sheet:
         return at
 
     def records(
-        self, at: Sequence[int], quoted: bool = True, comments: bool = False, blank: bool = False
+        self, at: Sequence[int], quoted: bool = True, comments: bool = False
     ) -> Iterator[tuple[int, list[str]]]:
         """Some columns of each row, as text without spaces around it.
 
@@ -181,7 +181,6 @@ class Sheet:
             at: Which columns, of `columns`.
             quoted: Fields may be in quotes. Else they are of a tool, whose texts may hold quotes that are none.
             comments: Lines of one field that begins with # are none of the rows.
-            blank: Rows without any value are rows too.
 
         Raises:
             ValueError: A row with fewer fields than the header, or, with quotes, with more; the header again.
@@ -197,11 +196,15 @@ class Sheet:
                 self.header, f"has {len(self.columns)} fields, the rows below have one more: name each column"
             )
         places = [i + self.shifted for i in at]
-        for row, fields in self._rows(quoted, comments, blank):
+        for row, fields in self._rows(quoted, comments, False):
             yield row, [fields[i].strip() for i in places]
 
     def whole(self, blank: bool = False) -> Iterator[tuple[int, list[str]]]:
-        """As `records`, of a file of text: all fields, in the order of `titles`."""
+        """As `records`, of a file of text: all fields, in the order of `titles`.
+
+        Args:
+            blank: Rows without any value are rows too.
+        """
         for row, fields in self._rows(True, False, blank):
             yield row, [field.strip() for field in fields]
 

@@ -19,6 +19,8 @@ HOLDS, TIE, SHORT, UNKNOWN = "holds", "tie", "falls short", "cannot be told"
 
 
 Formula = Callable[[pd.DataFrame, Draws], Values]
+# Rows of two methods that belong together, in the same order, and the resampling of their units.
+Pair = tuple[pd.DataFrame, pd.DataFrame, Resampling]
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,7 @@ class Comparison:
     resamples: int = 1000
     learned: bool = False
     _intervals: dict[tuple[str, ...], Interval] = field(default_factory=dict, repr=False)
-    _pairs: dict[tuple[str, str, str], Pair | None] = field(default_factory=dict, repr=False)
+    _pairs: dict[tuple[str, str], Pair | None] = field(default_factory=dict, repr=False)
     _resamplings: dict[tuple[str, str], Resampling] = field(default_factory=dict, repr=False)
 
     @cached_property
@@ -176,12 +178,11 @@ class Comparison:
         values = [(i.value, i.low, i.high) for i in ends.values()]
         return pd.DataFrame(values, index=list(ends), columns=["value", "low", "high"], dtype=np.float64)
 
-    def difference(self, name: str, condition: str, other: str, mine: str | None = None) -> Interval:
-        """Mine minus the other's, on the same draws; a mean is taken over the rows in which both have a value."""
-        mine = self.ours if mine is None else mine
-        key = (name, condition, mine, other)
+    def difference(self, name: str, condition: str, other: str) -> Interval:
+        """Ours minus the other's, on the same draws; a mean is taken over the rows in which both have a value."""
+        key = (name, condition, self.ours, other)
         if key not in self._intervals:
-            self._intervals[key] = self._paired(self.score(name), self._pair(condition, mine, other))
+            self._intervals[key] = self._paired(self.score(name), self._pair(condition, other))
         return self._intervals[key]
 
     def best_baseline(self, name: str, condition: str) -> str | None:
@@ -324,13 +325,11 @@ class Comparison:
             resampling, values = self._resampling(rows[known]), values[known]
         return resampling.estimate(lambda draws: draws.mean(values), **how)
 
-    def _pair(self, condition: str, mine: str, other: str) -> Pair | None:
-        """The rows that two methods both have, found once for all scores."""
-        key = (condition, mine, other)
-        if key not in self._pairs:
-            one, two = (self._parts.get((condition, method)) for method in (mine, other))
-            self._pairs[key] = None if one is None or two is None else self._joined(one, two)
-        return self._pairs[key]
+    def _pair(self, condition: str, other: str) -> Pair | None:
+        if (condition, other) not in self._pairs:
+            one, two = (self._parts.get((condition, method)) for method in (self.ours, other))
+            self._pairs[condition, other] = None if one is None or two is None else self._joined(one, two)
+        return self._pairs[condition, other]
 
     def _joined(self, mine: pd.DataFrame, other: pd.DataFrame) -> Pair:
         units = [self.units] if isinstance(self.units, str) else self.units
@@ -338,33 +337,20 @@ class Comparison:
         places = [rows[keys].assign(**{str(i): np.arange(len(rows))}) for i, rows in enumerate((mine, other))]
         both = places[0].merge(places[1], on=keys)
         mine, other = mine.iloc[both["0"].to_numpy()], other.iloc[both["1"].to_numpy()]
-        return Pair(mine, other, self._resampling(mine))
+        return mine, other, self._resampling(mine)
 
     def _paired(self, score: Score, pair: Pair | None) -> Interval:
         if pair is None:
             return Interval(math.nan)
+        (mine, other, resampling), formula = pair, score.formula
         how: dict[str, Any] = {"paired": score.share, "within": score.of_differences}
-        if score.formula is not None:
-            gap = partial(_gap, score.formula, pair.mine, pair.other)
-            return pair.resampling.estimate(gap, draws=score.draws, **how)
-        one, two = (rows[score.name].to_numpy(np.float64) for rows in (pair.mine, pair.other))
-        values = one - two
+        if formula is not None:
+            gap = lambda draws: formula(mine, draws) - formula(other, draws)  # noqa: E731
+            return resampling.estimate(gap, draws=score.draws, **how)
+        values = mine[score.name].to_numpy(np.float64) - other[score.name].to_numpy(np.float64)
         known = np.isfinite(values)
-        resampling = pair.resampling if known.all() else self._resampling(pair.mine[known])
+        resampling = resampling if known.all() else self._resampling(mine[known])
         return resampling.estimate(lambda draws: draws.mean(values[known]), **how)
-
-
-@dataclass(frozen=True)
-class Pair:
-    """Rows of two methods that belong together, in the same order, and the resampling of their units."""
-
-    mine: pd.DataFrame
-    other: pd.DataFrame
-    resampling: Resampling
-
-
-def _gap(formula: Formula, mine: pd.DataFrame, other: pd.DataFrame, draws: Draws) -> Values:
-    return formula(mine, draws) - formula(other, draws)
 
 
 def number_of(units: int, noun: str) -> str:

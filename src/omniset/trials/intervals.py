@@ -177,7 +177,6 @@ class Resampling:
     def _values(
         self, formula: Formula, weights: Iterable[Float[np.ndarray, "_ units"]]
     ) -> Float[np.ndarray, " defined"]:
-        """Of each draw in which it is defined."""
         values = np.concatenate([formula(Draws(self.codes, block)) for block in weights])
         return values[np.isfinite(values)]
 

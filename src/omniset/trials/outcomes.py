@@ -337,7 +337,6 @@ def _spearman(outcome: Outcome, weights: Weights) -> Values:
 
 
 def _co_spread(x: Float[np.ndarray, " rows"], y: Float[np.ndarray, " rows"], weights: Weights) -> Values:
-    """Sum of w (x - mean x)(y - mean y)."""
     x, y = x - x.mean(), y - y.mean()
     return weights @ (x * y) - (weights @ x) * (weights @ y) / weights.sum(1)
 
@@ -387,6 +386,7 @@ def _integrated_brier(outcome: Outcome, weights: Weights) -> Values:
         return weights @ outcome.briers / weights.sum(1)
 
 
+LOSS: dict[str, Any] = {"larger": False, "within": (0.0, np.inf)}
 CLASSIFICATION = {
     "accuracy": Measure(_accuracy, "Fraction of predictions that are right.", share=True),
     "balanced accuracy": Measure(
@@ -405,10 +405,7 @@ CLASSIFICATION = {
         ranks=True,
     ),
     "log loss": Measure(
-        _log_loss,
-        "Mean of -log(probability of the true class), natural logarithm. 0 is perfect.",
-        larger=False,
-        within=(0.0, np.inf),
+        _log_loss, "Mean of -log(probability of the true class), natural logarithm. 0 is perfect.", **LOSS
     ),
     "Brier score": Measure(
         _brier,
@@ -430,10 +427,8 @@ REGRESSION = {
         "Fraction of the variance explained: 1 is perfect, 0 is as good as predicting the mean.",
         within=(-np.inf, 1.0),
     ),
-    "RMSE": Measure(
-        _rmse, "Root of the mean squared error, in the unit of the target.", larger=False, within=(0.0, np.inf)
-    ),
-    "MAE": Measure(_mae, "Mean absolute error, in the unit of the target.", larger=False, within=(0.0, np.inf)),
+    "RMSE": Measure(_rmse, "Root of the mean squared error, in the unit of the target.", **LOSS),
+    "MAE": Measure(_mae, "Mean absolute error, in the unit of the target.", **LOSS),
     "Pearson r": Measure(_pearson, "Linear correlation of prediction and truth, from -1 to 1.", within=(-1.0, 1.0)),
     "Spearman r": Measure(
         _spearman, "Correlation of the ranks of prediction and truth, from -1 to 1.", ranks=True, within=(-1.0, 1.0)
@@ -457,7 +452,6 @@ SURVIVAL = {
         _integrated_brier,
         "Mean squared error of the predicted survival curves over time, up to the last event, where sets stand in for "
         "those that were censored: 0 is perfect.",
-        larger=False,
-        within=(0.0, np.inf),
+        **LOSS,
     ),
 }

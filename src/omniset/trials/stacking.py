@@ -275,7 +275,6 @@ def _least(told: Float64[np.ndarray, "methods rows"], target: Target, w: RowWeig
 
 
 def _best(told: Float64[np.ndarray, "methods rows"], target: Target, w: RowWeights) -> int:
-    """The part of the least loss."""
     loss = target.mean(w)
     return int(np.argmin([loss(one)[0] for one in told]))
 
