@@ -9,7 +9,6 @@ from omniset.layers import (
     InducedSetAttentionBlock,
     MultisetAttentionBlock,
     PoolingByMultiheadAttention,
-    SetAttentionBlock,
 )
 from omniset.testing import relative_error
 from oracle import linear, msab, repeat
@@ -17,6 +16,7 @@ from oracle import linear, msab, repeat
 D, H, K, B, N = 12, 3, 5, 4, 17
 AUTHOR = {"input_dim": 3, "dim": D, "depth": 2, "num_heads": H, "num_inducing": K, "variant": "author"}
 DOUBLE = torch.float64
+BIAS = "encoder.layers.1.mab2.linear1.bias"
 
 
 @pytest.fixture(scope="module")
@@ -64,10 +64,7 @@ def test_same_weights_same_numbers(ust, induced, counted):
     [
         (lambda w: w.pop("pooler.linear2.bias"), r"state_dict has no 'pooler.linear2.bias'"),
         (lambda w: w.update({"decoder.weight": torch.ones(1)}), "state_dict has 'decoder.weight', which is of no such"),
-        (
-            lambda w: w.update({"encoder.layers.1.mab2.linear1.bias": torch.ones(7)}),
-            r"'encoder.layers.1.mab2.linear1.bias' of state_dict is \(7,\), and must be \(48,\) with 12 features",
-        ),
+        (lambda w: w.update({BIAS: torch.ones(7)}), rf"'{BIAS}' of state_dict is \(7,\), and must be \(48,\) with 12"),
     ],
 )
 def test_other_weights_are_refused(change, message):
@@ -187,22 +184,3 @@ def test_hidden_dropout_is_left_to_the_plain_form_in_training(monkeypatch):
     assert layer.spread.foldable() is not None
     plain = torch.stack([msab(layer.spread, q, c) for q, c in zip(x, context, strict=True)])
     assert relative_error(layer.map(x, context), plain) < 1e-13
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: SetAttentionBlock(D, H, norm="post", variant="author"), "norm must be 'pre' with variant='author'"),
-        (
-            lambda: SetAttentionBlock(D, H, norm="none", variant="lee", init="linear"),
-            "takes no ffn_dim, dropout, hidden",
-        ),
-        (
-            lambda: PoolingByMultiheadAttention(D, H, K, element_ffn_dim=-1),
-            "element_ffn_dim must be an integer >= 0, got -1",
-        ),
-    ],
-)
-def test_bad_options(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()

@@ -21,7 +21,7 @@ def observed(rows=ROWS, seed=0, ties=True):
     return time, event, r.normal(size=rows), r.integers(0, 3, rows) + r.random(rows).round()
 
 
-def by_hand(time, event, f, w, efron=True):
+def by_hand(time, event, f, w):
     """w_i c_i of each row: by risk sets."""
     each = [0.0] * len(time)
     for i in range(len(time)):
@@ -31,7 +31,7 @@ def by_hand(time, event, f, w, efron=True):
         dying = [k for k in range(len(time)) if time[k] == time[i] and event[k] and w[k] > 0]
         tied = sum(w[k] * math.exp(f[k]) for k in dying)
         d = len(dying)
-        lost = [math.log(risk - (position / d * tied if efron else 0)) for position in range(d)]
+        lost = [math.log(risk - position / d * tied) for position in range(d)]
         each[i] = w[i] * (f[i] - sum(lost) / d)
     return np.array(each)
 
@@ -73,17 +73,6 @@ def test_closed_form_where_no_event_was_seen():
     loss, gradient = PartialLikelihood(np.array([-2.0, -1.0, 3.0]), np.array([1.0, 1.0, 0.0])).loss(np.arange(3.0))
     assert loss == 0
     assert not gradient.any()
-
-
-def test_without_ties_efron_is_breslow_and_with_ties_it_is_not():
-    for ties in (True, False):
-        time, event, f, w = observed(ties=ties)
-        w = w + 1
-        same = np.allclose(by_hand(time, event, f, w), by_hand(time, event, f, w, efron=False), rtol=1e-12)
-        assert same != ties
-        risk, ranks, weights = tensors(time, event, f, w)
-        ours = (weights * contributions(risk, ranks, weights)).numpy()
-        assert np.allclose(ours, by_hand(time, event, f, w, efron=False), rtol=1e-12) != ties
 
 
 @pytest.mark.parametrize("ties", [True, False])

@@ -37,17 +37,10 @@ def test_a_fit_that_diverges(rate, words, capsys):
     assert not Path("run/config.json").exists()
 
 
-@pytest.mark.parametrize(
-    ("option", "said"),
-    [
-        ("--learning_rate=1e38", "learning_rate must be > 0 and <= 1e+09, got 1e+38"),
-        ("--learning_rate=0", "learning_rate must be > 0 and <= 1e+09, got 0"),
-        ("--learning_rate=-1", "learning_rate must be > 0 and <= 1e+09, got -1"),
-    ],
-)
-def test_rates_out_of_their_bounds(option, said, words, capsys):
-    assert main([*words, option]) == 2
-    assert said in capsys.readouterr().err
+@pytest.mark.parametrize("rate", ["1e+38", "0"])
+def test_rates_out_of_their_bounds(rate, words, capsys):
+    assert main([*words, f"--learning_rate={rate}"]) == 2
+    assert f"learning_rate must be > 0 and <= 1e+09, got {rate}" in capsys.readouterr().err
 
 
 def test_what_diverged_is_named():

@@ -190,6 +190,12 @@ def test_bad_arguments():
     deep_sets = encoders.build("deep-sets", input_dim=D, dim=5).double()
     with pytest.raises(ValueError, match="DeepSets has no attention over the elements"):
         explain.attribute(deep_sets, batch)
+    encoder = encoders.build("ust", input_dim=D, dim=10, depth=1, num_heads=2, num_inducing=5).double()
+    with pytest.raises(ValueError, match="shards must be 'merged' to explain a whole set, got 'independent'"):
+        explain.attribute(encoder, batch, shards="independent", shard_size=2)
+    for name in ("per", "baseline"):
+        with pytest.raises((ValueError, TypeError), match=name):
+            explain.attribute(encoder, batch, **{name: "none such"})
 
 
 @pytest.mark.parametrize("baseline", ["zero", "equal"])
@@ -264,13 +270,3 @@ def test_completeness_says_how_far():
     assert (fine < coarse).all()
     exact = explain.LayerAttribution("", torch.zeros(2, 3), torch.tensor([3.0, -1.0]), torch.tensor([2.0, -2.0]))
     assert explain.completeness([exact]).tolist() == [0.5]
-
-
-def test_what_cannot_be_explained():
-    encoder = encoders.build("ust", input_dim=D, dim=10, depth=1, num_heads=2, num_inducing=5).double()
-    with pytest.raises(ValueError, match="shards must be 'merged' to explain a whole set, got 'independent'"):
-        explain.attribute(encoder, sets(), shards="independent", shard_size=2)
-    with pytest.raises((ValueError, TypeError), match="per"):
-        explain.attribute(encoder, sets(), per="head")
-    with pytest.raises((ValueError, TypeError), match="baseline"):
-        explain.attribute(encoder, sets(), baseline="mean")

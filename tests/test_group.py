@@ -39,7 +39,7 @@ class Workers:
 
     def __init__(self, size, folder):
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["lightning.pytorch", "test_group"])
+        context.set_forkserver_preload(["test_group"])
         before = os.environ.get("PYTHONPATH")
         os.environ["PYTHONPATH"] = os.pathsep.join(map(str, (ROOT, ROOT / "tests", *filter(None, sys.path))))
         try:
@@ -417,54 +417,6 @@ def check_data_times_set():
 
 def test_data_times_set_with_ddp(four):
     four(check_data_times_set)
-
-
-def check_lightning(folder):
-    import lightning.pytorch as pl
-
-    class Module(pl.LightningModule):
-        def __init__(self):
-            super().__init__()
-            self.net = Net()
-
-        def training_step(self, numbers):
-            batch, target = batches(2)[int(numbers)]
-            share = batch_of(batch, (slice(0, 11), slice(11, N))[self.global_rank])
-            return self.net(share, target, process_group=torch.distributed.group.WORLD)
-
-        def configure_optimizers(self):
-            return torch.optim.SGD(self.parameters(), lr=0.1)
-
-    torch.manual_seed(0)
-    alone = Net()
-    optimizer = torch.optim.SGD(alone.parameters(), lr=0.1)
-    for batch, target in batches(2):
-        optimizer.zero_grad()
-        alone(batch, target).backward()
-        optimizer.step()
-    os.environ.update(LOCAL_RANK=str(dist.get_rank()), NODE_RANK="0")
-    torch.manual_seed(0)
-    module = Module()
-    trainer = pl.Trainer(
-        strategy="ddp",
-        accelerator="cpu",
-        devices=2,
-        max_epochs=1,
-        default_root_dir=folder,
-        use_distributed_sampler=False,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
-    trainer.fit(module, torch.utils.data.DataLoader([0, 1], batch_size=1))
-    assert trainer.global_step == 2
-    assert trainer.world_size == 2
-    return relative_error([*module.net.parameters()], [*alone.parameters()])
-
-
-def test_lightning_with_ddp(two, tmp_path):
-    assert max(two(check_lightning, str(tmp_path))) <= 1e-12
 
 
 def test_the_script_of_the_docs_under_torchrun(tmp_path, capsys):

@@ -8,12 +8,15 @@ import torch_geometric.nn.aggr.utils as pyg
 from omniset import AttentionState
 from omniset.kernels import fused, sums
 from omniset.layers import (
+    GatedAttentionPooling,
     InducedSetAttentionBlock,
+    LatentRouting,
     LeeAttentionBlock,
     MultisetAttentionBlock,
     PoolingByMultiheadAttention,
     SetAttentionBlock,
     SetPooling,
+    SlotSetEncoder,
 )
 from omniset.testing import relative_error
 from oracle import induced, lee, msab, repeat
@@ -191,13 +194,6 @@ def test_set_pooling(pooling):
     assert relative_error(y.grad, x.grad) < 1e-14
 
 
-def test_dropout_is_off_in_eval_and_on_in_training():
-    layer = InducedSetAttentionBlock(D, H, K, dropout=0.5).double()
-    elements, m = sets()
-    assert relative_error(layer(elements, m), layer(elements, m)) > 1e-3
-    assert torch.equal(layer.eval()(elements, m), layer(elements, m))
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -210,6 +206,16 @@ def test_dropout_is_off_in_eval_and_on_in_training():
         (lambda: SetAttentionBlock(6, 2, norm="none"), "norm must be 'pre' or 'post', got 'none'"),
         (lambda: SetAttentionBlock(6, 2, 5, norm="none", variant="lee"), "takes no ffn_dim"),
         (lambda: SetAttentionBlock(6, 2, norm="post", variant="lee-pre"), "norm must be 'pre' with variant='lee-pre'"),
+        (lambda: SetAttentionBlock(6, 2, norm="post", variant="author"), "norm must be 'pre' with variant='author'"),
+        (lambda: SetAttentionBlock(6, 2, norm="none", variant="lee", init="linear"), "takes no ffn_dim, dropout, hid"),
+        (lambda: PoolingByMultiheadAttention(6, 2, 1, element_ffn_dim=-1), "element_ffn_dim must be an integer >= 0"),
+        (lambda: LatentRouting(8, 2, 0), "num_latents must be an integer >= 1, got 0"),
+        (lambda: LatentRouting(8, 3, 2), "dim must be divisible by num_heads, got dim=8 and num_heads=3"),
+        (lambda: LatentRouting(8, 2, 2, hidden_layers=-1), "hidden_layers must be an integer >= 0, got -1"),
+        (lambda: GatedAttentionPooling(0), "dim must be an integer >= 1, got 0"),
+        (lambda: GatedAttentionPooling(5, 0), "num_outputs must be an integer >= 1, got 0"),
+        (lambda: GatedAttentionPooling(5, 1, 0), "attention_dim must be an integer >= 1, got 0"),
+        (lambda: SlotSetEncoder(4, 3, 3), "dim must be divisible by num_heads, got dim=4 and num_heads=3"),
     ],
 )
 def test_bad_arguments(make, message):

@@ -146,13 +146,6 @@ def test_one_draw_for_all_shards(name):
     assert torch.equal(encoder(batch).summary, encoder(batch).summary)
 
 
-def test_bad_slots():
-    with pytest.raises(ValueError, match="dim must be divisible by num_heads, got dim=4 and num_heads=3"):
-        SlotSetEncoder(4, 3, 3)
-    with pytest.raises(ValueError, match="memory must be an integer >= 0, got -1"):
-        encoders.build("strxl", **SIZES, memory=-1)
-
-
 # -------------------------------------------------------------------------- unbiased
 
 

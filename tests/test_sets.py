@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.model_selection import KFold, train_test_split
-from sklearn.utils import _safe_indexing, resample, shuffle
+from sklearn.utils import _safe_indexing
 
 from omniset import SetBatch, SetClassifier, Sets
 from omniset.core.disk import DiskRows
@@ -114,22 +114,6 @@ def test_bad_shapes_are_named():
         SetBatch.from_ragged([np.zeros(3)])
     with pytest.raises(ValueError, match=r"multiplicities\[1\] must have length 4"):
         SetBatch.from_ragged([np.zeros((1, 2)), np.zeros((4, 2))], [[1], [1, 2]])
-
-
-def test_table_and_list_and_batch_are_the_same_collection():
-    table = pd.DataFrame(
-        {"set": ["b", "a", "b", "b"], "x": [1.0, 2.0, 3.0, 4.0], "multiplicity": [1, 2, 3, 1], "y": [5, 6, 7, 8]}
-    )
-    from_table = Sets.of(table, torch.float32)
-    sets, counts = [[[1, 5], [3, 7], [4, 8]], [[2, 6]]], [[1, 3, 1], [2]]
-    from_batch = Sets.of(SetBatch.from_ragged(sets, counts), torch.float32)
-    assert from_table.names == ["b", "a"]
-    assert from_table.features == ["x", "y"]
-    elements, multiplicity = whole(from_batch)
-    assert torch.equal(whole(from_table)[0], elements)
-    assert torch.equal(whole(from_table)[1], multiplicity)
-    assert from_table.offsets.tolist() == from_batch.offsets.tolist() == [0, 3, 4]
-    assert torch.equal(whole(Sets.of(sets, torch.float32))[0], elements)
 
 
 @settings(deadline=None)
@@ -373,9 +357,6 @@ def test_scikit_learn_splits_sets():
         assert labels.tolist() == [i % 2 for i in positions]
     for train, test in KFold(3).split(sets):
         assert sorted([*sets[train].names, *sets[test].names]) == sorted(sets.names)
-    assert sorted(shuffle(sets, random_state=0).names) == sorted(sets.names)
-    again = resample(sets, y, random_state=0)
-    assert [int(name[1:]) % 2 for name in again[0].names] == again[1].tolist()
 
 
 def test_sets_drawn_twice_keep_their_labels():

@@ -28,8 +28,8 @@ def some_sets(number=29, seed=0, largest=13):
     return frame
 
 
-def on_disk(sets, folder):
-    elements, counts = DiskRows(sets.dim, torch.float32, folder), DiskRows(None, torch.float32, folder)
+def on_disk(sets, folder, dtype=torch.float32):
+    elements, counts = DiskRows(sets.dim, dtype, folder), DiskRows(None, dtype, folder)
     for rows, multiplicity in sets.blocks(17):
         elements.append(rows)
         counts.append(multiplicity)
@@ -81,12 +81,7 @@ def test_batched_by_hand():
 @pytest.mark.parametrize("disk", [False, True])
 def test_parts_and_large_sets_are_the_whole_batch(encoder, disk, tmp_path):
     sets = doubled(Sets.of(some_sets(11), torch.float64))
-    if disk:
-        elements, counts = DiskRows(2, torch.float64, tmp_path), DiskRows(None, torch.float64, tmp_path)
-        for rows, multiplicity in sets.blocks(23):
-            elements.append(rows)
-            counts.append(multiplicity)
-        sets = Sets.from_rows(elements, counts, sets.offsets, sets.names, sets.features)
+    sets = on_disk(sets, tmp_path, torch.float64) if disk else sets
     targets = torch.arange(11)[:, None] % 2
     network = network_of(encoder)
     whole = gradients(network, sets, targets, max_elements=10**9)

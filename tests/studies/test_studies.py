@@ -130,15 +130,6 @@ def test_every_step_has_its_own_batch(small, monkeypatch):
     assert seen == [(seed, step) for step in range(12) for seed in (0, 1)]
 
 
-def test_alone_or_together_gives_the_same(small):
-    for name, seeds in (("together", [3]), ("apart", [1, 2, 3])):
-        for more in seeds:
-            whole(small / name, more)
-    together, alone = (numbers(small / name)["whole"]["seeds"] for name in ("together", "apart"))
-    for seed in ("0", "1", "2"):
-        assert math.isclose(together[seed]["validation_loss"], alone[seed]["validation_loss"], rel_tol=1e-4)
-
-
 def test_the_budget_stops_between_epochs_and_early_results_are_there(small, capsys):
     cut = small / "cut"
     run("run", "max-regression", "--out", small / "whole", "--device", "cpu", "--seeds", 2)

@@ -55,10 +55,6 @@ class Presence:
     def holds(self, multiplicity: Tensor) -> bool:
         return self.mark is not None and self.mark == _mark(multiplicity)
 
-    def moved(self, multiplicity: Tensor) -> Presence:
-        """That of a copy on another device."""
-        return replace(self, mark=_mark(multiplicity))
-
 
 def _mark(multiplicity: Tensor) -> tuple[int, int] | None:
     return None if multiplicity.is_inference() else (id(multiplicity), multiplicity._version)
@@ -150,7 +146,8 @@ class SetBatch:
         elements = self.elements.to(*args, **kwargs)
         moved = SetBatch(elements, self.multiplicity.to(elements.device), validate=False)
         if self.elements.device.type == "cpu" and elements.device.type != "cpu":
-            moved._presence = self.presence.moved(moved.multiplicity)  # an accelerator would have to be waited for
+            # Looked at there, an accelerator would have to be waited for.
+            moved._presence = replace(self.presence, mark=_mark(moved.multiplicity))
         return moved
 
     @property

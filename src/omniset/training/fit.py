@@ -58,12 +58,7 @@ class TrainingModule(nn.Module):
     shares_batches: ClassVar[bool] = False
 
     def __init__(
-        self,
-        network: nn.Module,
-        learning_rate: float,
-        weight_decay: float,
-        seed: int,
-        fingerprint: dict[str, Any],
+        self, network: nn.Module, learning_rate: float, weight_decay: float, seed: int, fingerprint: dict[str, Any]
     ) -> None:
         super().__init__()
         self.network = network
