@@ -11,7 +11,7 @@ from omniset.layers import (
     PoolingByMultiheadAttention,
 )
 from omniset.testing import relative_error
-from oracle import linear, msab, repeat
+from oracle import linear, msab, repeat, shaken
 
 D, H, K, B, N = 12, 3, 5, 4, 17
 AUTHOR = {"input_dim": 3, "dim": D, "depth": 2, "num_heads": H, "num_inducing": K, "variant": "author"}
@@ -31,9 +31,7 @@ def theirs(ust, induced):
     model = ust.SetTransformerModel(
         ust.SetTransformerConfig(), encoder=ust.SetTransformerEncoder(layer, 2), pooler=pooler
     )
-    for p in model.parameters():
-        p.data += 0.3 * torch.randn_like(p)
-    return model.double().eval()
+    return shaken(model).eval()
 
 
 @pytest.mark.parametrize("induced", [True, False])
@@ -157,10 +155,8 @@ def test_elements_pass_an_ffn_before_the_seeds_see_them():
 
 
 def test_self_attention_has_one_norm():
-    encoder = encoders.build("set-transformer-sab", **AUTHOR).double().eval()
+    encoder = shaken(encoders.build("set-transformer-sab", **AUTHOR)).eval()
     x, m = torch.randn(B, N, 3, dtype=DOUBLE), torch.randint(0, 3, (B, N))
-    for p in encoder.parameters():
-        p.data += 0.3 * torch.randn_like(p)
     assert "layers.0.block.norm_elements.weight" not in encoder.state_dict()
     block = encoder.layers[0].block
     y = encoder.embed(x)

@@ -63,9 +63,6 @@ def test_outputs_name_what_they_are_of():
         finite.require_finite_outputs(np.array([[0.0, 1.0], [2.0, np.inf]]), ["a", "b"], "cell")
 
 
-# ---------------------------------------------------------------------- checkpoints
-
-
 def test_checkpoints_that_are_none(words, capsys):
     """Empty, cut, damaged, of another program: a line that names the file, and the old one is left alone."""
     assert main([*words, "--epochs=1"]) == 0

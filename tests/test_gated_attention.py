@@ -55,9 +55,6 @@ def test_no_element_has_an_output(name):
         encoder.contextualize(batch, encoder(batch).contexts)
 
 
-# --------------------------------------------------------------------------- explanations
-
-
 def attention_of(encoder, batch):
     """Normalised weights (sets, outputs, elements)."""
     x, m, pool = encoder.embed(batch.elements), batch.multiplicity.double()[:, None], encoder.pool

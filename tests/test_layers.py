@@ -19,20 +19,13 @@ from omniset.layers import (
     SlotSetEncoder,
 )
 from omniset.testing import relative_error
-from oracle import induced, lee, msab, repeat
+from oracle import induced, lee, msab, repeat, shaken
 
 B, N, Q, D, H, K = 3, 11, 5, 6, 2, 7
 
 
 def sets(n=N):
     return torch.randn(B, n, D, dtype=torch.float64), torch.randint(0, 3, (B, n))
-
-
-def shaken(module):
-    """In float64, biases and norms away from 0 and 1, so that none can be forgotten unnoticed."""
-    for p in module.double().parameters():
-        p.data += 0.3 * torch.randn_like(p)
-    return module
 
 
 def assert_same(layer, got, expected):

@@ -25,9 +25,6 @@ def few(monkeypatch):
     monkeypatch.setattr(methods, "TREES", 3)
 
 
-# ---------------------------------------------------------------------- one network
-
-
 def alone(model, sets, y, fold, weights, groups):
     """What the same model, fitted to the sets of the other folds, says of those of this one."""
     (folds,) = model.out_of_fold_.folds
@@ -100,9 +97,6 @@ def test_without_folds_one_network_has_simple_methods_beside_it():
     np.testing.assert_allclose(prior, (y[train].sum() + 0.5) / (len(train) + 1), rtol=1e-9)
 
 
-# ---------------------------------------------------------------------- what was said, as an evaluation
-
-
 @pytest.mark.parametrize("grouped", [False, True])
 def test_the_evaluation_of_sets_left_out(grouped):
     """Every method and set once; scores are those of the rows; groups are the unit where there are any."""
@@ -132,9 +126,6 @@ def test_the_evaluation_of_sets_left_out(grouped):
     assert values[gate["opponent"]] == values[best]
     assert gate["value"] == pytest.approx(values[OURS] - values[best])
     assert gate["opponent"] in numbers["verdict"]
-
-
-# ---------------------------------------------------------------------- explaining a mixture
 
 
 @pytest.fixture(scope="module")
@@ -182,9 +173,6 @@ def test_scores_that_decide_little_are_said(mixture):
     with pytest.warns(UserWarning, match="gives ust a weight of 0.05: scores of elements are those of its networks"):
         weighing(mixture, 0.05).explain(sets, steps=2)
     weighing(mixture, 0.5).explain(sets, steps=2)  # no warning
-
-
-# ---------------------------------------------------------------------- at the shell
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import safetensors.torch
-import yaml
 
 from forked import Forked
 from omniset import SetClassifier, SetRegressor
@@ -206,16 +205,6 @@ def test_predict_writes_as_it_reads(tmp_path, frame, fitted, monkeypatch):
     size = (tmp_path / "big.csv").stat().st_size
     early = sum(position < size for position in seen)
     assert early > 0  # pandas reads 256 kB at a time, so the first predictions are out before the last rows are read
-
-
-def test_config_file_of_fit(tmp_path, frame, capsys):
-    with pytest.raises(SystemExit):
-        main(["fit", f"{tmp_path}/sets.csv", f"--target={tmp_path}/labels.csv", "--epochs=1", *SMALL, "--print_config"])
-    config = yaml.safe_load(capsys.readouterr().out)
-    assert config["epochs"] == 1
-    (tmp_path / "fit.yaml").write_text(yaml.safe_dump(config | {"out": str(tmp_path / "out")}))
-    run("fit", "--config", tmp_path / "fit.yaml")
-    assert (tmp_path / "out" / "report.html").exists()
 
 
 @pytest.mark.slow

@@ -12,16 +12,10 @@ from omniset.layers import (
     SetAttentionBlock,
 )
 from omniset.testing import relative_error
-from oracle import induced, msab, repeat
+from oracle import induced, msab, repeat, shaken
 
 B, N, D, H, K = 3, 29, 10, 2, 5
 DOUBLE = torch.float64
-
-
-def shaken(module):
-    for p in module.double().parameters():
-        p.data += 0.3 * torch.randn_like(p)
-    return module
 
 
 def sets():

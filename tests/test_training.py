@@ -65,9 +65,6 @@ def doubled(sets):
     return Sets.from_rows(elements.double(), counts.double(), sets.offsets, sets.names, sets.features)
 
 
-# ---------------------------------------------------------------------- groups of sets
-
-
 def test_batched_by_hand():
     elements, counts = torch.zeros(40, 1), torch.ones(40)
     bounds = [(0, 3), (3, 5), (5, 6), (6, 26), (26, 30), (30, 30), (30, 34), (34, 40)]
@@ -113,9 +110,6 @@ def test_sets_on_disk_train_and_predict_to_the_same_bits(level, tmp_path):
     tables = [m.predict_table(s) for m, s in zip(models, (frame, on_disk(sets, tmp_path)), strict=True)]
     pd.testing.assert_frame_equal(*tables, check_exact=True)
     assert all(torch.equal(a, b) for a, b in zip(*(m.network_.state_dict().values() for m in models), strict=True))
-
-
-# ---------------------------------------------------------------------- targets
 
 
 @pytest.mark.parametrize("classify", [True, False])

@@ -26,9 +26,6 @@ def written(folder, name, text):
     return path
 
 
-# ---------------------------------------------------------------------- sequences
-
-
 @pytest.mark.parametrize("ending", ["", ".gz", ".xz", ".bz2"])
 def test_fasta_and_fastq(tmp_path, ending):
     fasta = written(tmp_path, f"a.fasta{ending}", "\n>one first\nACgu\n  \nNN-A.\n>two\r\nacgt\r\n")
@@ -115,9 +112,6 @@ def test_regions_that_are_none(region):
         primers_of(region)
 
 
-# ---------------------------------------------------------------------- taxa
-
-
 def test_taxonomies_as_they_come(tmp_path):
     text = (
         "Feature ID\tTaxon\tConfidence\n#q2:types\tcategorical\tnumeric\n"
@@ -142,9 +136,6 @@ def test_taxonomies_as_they_come(tmp_path):
 def test_bad_taxonomies_name_their_line(tmp_path, text, message):
     with pytest.raises(ValueError, match=message):
         read_taxonomy(written(tmp_path, "t.tsv", text))
-
-
-# ---------------------------------------------------------------------- feature tables
 
 
 def biom(path, counts, features, samples, taxa=None):

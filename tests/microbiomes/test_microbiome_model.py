@@ -9,15 +9,8 @@ from omniset.microbiomes.abundances import Prior
 from omniset.microbiomes.assignments import Calls
 from omniset.microbiomes.baselines import NaiveBayes, Nearest
 from omniset.microbiomes.calibration import Confidence, KeptBack, choose_prior, weights_of
-from omniset.microbiomes.model import (
-    Candidates,
-    KmerLikelihood,
-    KmerProjection,
-    SequenceNetwork,
-    TaxonNetwork,
-    candidates_of,
-    most_probable,
-)
+from omniset.microbiomes.model import Candidates, SequenceNetwork, TaxonNetwork, candidates_of, most_probable
+from omniset.microbiomes.naive_bayes import KmerLikelihood
 from omniset.microbiomes.references import Members, References, de_novo, draw, held_out, replicate
 from omniset.microbiomes.sequences import strand_table
 from omniset.microbiomes.taxonomy import Taxa
@@ -53,7 +46,7 @@ def test_kmers_are_all_of_them(k):
 def test_vectors_are_the_formula():
     torch.manual_seed(0)
     whole = SequenceNetwork((2, 3), 8, 3, 2).double()
-    network: KmerProjection = whole.projection
+    network = whole.projection
     read = network.read(TEXTS)
     found, normalised = network(read), whole.vectors(read)
     for text, ours in zip(TEXTS, found, strict=True):

@@ -77,9 +77,6 @@ def numbers(folder):
     return trainings
 
 
-# --------------------------------------------------------------------------- running
-
-
 def test_run_writes_everything_once(small, capsys):
     out = small / "out"
     words = ("run", "max-regression", "--out", out, "--device", "cpu", "--seeds")
@@ -231,9 +228,6 @@ def test_table_1():
     assert rows["UMBC"] == ["yes", "yes", "no", "yes"]
 
 
-# ----------------------------------------------------------------------------- tables
-
-
 def test_means_and_intervals():
     values = [5.1, 4.9, 6.0, 5.5]
     found = Mean.of(values)
@@ -252,9 +246,6 @@ def test_means_and_intervals():
     assert apart(Mean(0.999 * most, None), (0.0, half)) == ""
     assert apart(Mean(-1.001 * most, None), (0.0, half)) == f"{-1.001 * most:+.3g}"
     assert apart(Mean(1.0, None), None) == ""
-
-
-# ------------------------------------------------------------------------------- data
 
 
 def test_seeds_are_all_different():

@@ -52,9 +52,6 @@ class Presence:
         *each, once = torch.cat([lengths, (m == 1).all()[None].long()]).tolist()  # one wait for an accelerator
         return cls(np.array(each, dtype=np.int64), bool(once), _mark(multiplicity))
 
-    def holds(self, multiplicity: Tensor) -> bool:
-        return self.mark is not None and self.mark == _mark(multiplicity)
-
 
 def _mark(multiplicity: Tensor) -> tuple[int, int] | None:
     return None if multiplicity.is_inference() else (id(multiplicity), multiplicity._version)
@@ -153,7 +150,8 @@ class SetBatch:
     @property
     def presence(self) -> Presence:
         """What is there, as far as it decides how the sets are computed."""
-        if self._presence is None or not self._presence.holds(self.multiplicity):
+        mark = _mark(self.multiplicity)
+        if self._presence is None or mark is None or mark != self._presence.mark:
             self._presence = Presence.of(self.multiplicity)
         return self._presence
 

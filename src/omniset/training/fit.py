@@ -31,7 +31,6 @@ from omniset.runs.locks import locked
 from omniset.runs.progress import Progress
 from omniset.runs.signals import raise_received, terminable
 
-LOGS = (None, "csv", "tensorboard")
 PARTS = {"omniset", "state_dict", "optimizer", "epoch", "step", "best"}  # of a checkpoint
 
 
@@ -187,7 +186,7 @@ def fit(
         KeyboardInterrupt, Terminated: Ctrl-C, or SIGTERM; the last epoch's checkpoint is kept.
         ValueError: The training diverged; the folder is in use, or its checkpoint damaged or of another run.
     """
-    if log not in LOGS:
+    if log not in (None, "csv", "tensorboard"):
         raise ValueError(f"log must be 'csv', 'tensorboard' or None, got {log!r}")
     with ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory())) if folder is None else writable_folder(folder)

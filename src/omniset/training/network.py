@@ -130,7 +130,7 @@ class SetNetwork(nn.Module):
             if isinstance(source, Source):
                 out = self.of_large(source, **options)
             elif len(sizes) == 1 and sizes[0] > max_elements and options.get("shard_size") is None:
-                out = self(source, **self.for_large(options, max_elements))
+                out = self(source, **{**options, "shard_size": max_elements, "store": self.store_of_large(options)})
             elif len(parts) > 1 and torch.is_grad_enabled() and options.get("shard_size") is None:
                 out = checkpoint(self, source, use_reentrant=False, **options)
             else:
@@ -149,11 +149,15 @@ class SetNetwork(nn.Module):
             )
         return self(source, **self.for_large(options))
 
-    def for_large(self, options: dict[str, Any], shard_size: int | None = None) -> dict[str, Any]:
-        """How the encoder reads one set shard by shard: layer inputs wait on disk, where they can."""
+    def for_large(self, options: dict[str, Any]) -> dict[str, Any]:
+        """How the encoder reads one set that comes shard by shard."""
+        return {**options, "shard_size": None, "store": self.store_of_large(options)}
+
+    def store_of_large(self, options: dict[str, Any]) -> str:
+        """Layer inputs of a large set wait on disk rather than in memory, where the encoder can."""
         store = options.get("store", "device")
         streams = not any(layer.keeps_elements for layer in self.encoder.layers)
-        return {**options, "shard_size": shard_size, "store": "disk" if store == "device" and streams else store}
+        return "disk" if store == "device" and streams else store
 
     def fit_features(self, sets: Sets, which: Int[np.ndarray, " chosen"]) -> Bool[Tensor, " dim"]:
         """Fit the standardisation of features to these sets, every element counted by its multiplicity.
