@@ -78,10 +78,6 @@ def command_lines():
     return found
 
 
-def test_there_are_commands():
-    assert len(command_lines()) > 10
-
-
 @pytest.mark.parametrize("words", command_lines())
 def test_commands_are_accepted(words, known, tmp_path, monkeypatch, capsys):
     """They parse; nothing is run. Files of settings that a page makes with --print_config are made first."""

@@ -171,17 +171,6 @@ def test_labels_of_elements(tmp_path, frame, source, capsys):
     assert np.isclose(scores_of(evaluated)["sign", "accuracy", "omniset"]["value"], right.mean())
 
 
-def test_regression_and_groups(tmp_path, frame):
-    words = ["--target_columns", "amount", "--group", "patient", "--method", "deep-sets"]
-    model = fit(tmp_path, *words, target="all.csv")
-    loaded = SetRegressor.load(model)
-    assert loaded.targets_ == ["amount"]
-    run("predict", tmp_path / "sets.parquet", "--model", model, "--out", tmp_path / "p.csv")
-    found = read_csv(tmp_path / "p.csv")
-    assert found.columns.tolist() == ["set", "amount"]
-    assert (found["amount"].to_numpy() == loaded.predict(frame.drop(columns="sign"))).all()
-
-
 def test_a_label_of_the_set_in_its_rows(tmp_path, frame):
     kinds = frame["set"].str[1:].astype(int) % 2
     frame.assign(kind=np.where(kinds, "odd", "even")).drop(columns="sign").to_csv(tmp_path / "kinds.csv", index=False)
