@@ -304,6 +304,9 @@ def test_references_as_users_have_them(references):
     model.prepare(texts, twice)
     said = "1 name at rank genus stands in several clades, such as 'G00': each counts as a taxon of its own"
     assert model.notes_ == [said]
+    alike = texts | {"ref0": texts["ref107"]}
+    model.prepare(alike, lineages)
+    assert model.notes_ == [f"1 of {len({*alike.values()})} distinct sequences are of several taxa"]
 
 
 def test_too_few_to_calibrate(references, monkeypatch):

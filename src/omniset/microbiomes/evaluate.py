@@ -415,7 +415,8 @@ class Evaluation:
     @property
     def sizes_of(self) -> dict[str, list[int]]:
         """The numbers of reads of the samples of each kind."""
-        return {kind: sorted({*of_kind.tolist()}) for kind, of_kind in self.rows.groupby("kind", sort=False)["reads"]}
+        by_kind = self.rows.groupby("kind", sort=False)["reads"]
+        return {str(kind): sorted({*reads.tolist()}) for kind, reads in by_kind}
 
     @property
     def smallest(self) -> list[str]:
