@@ -23,15 +23,6 @@ def assert_along(tensors, gradients, loss):
     assert abs(slope - (losses[0] - losses[1]) / (2 * h)) <= 1e-5 * abs(slope)
 
 
-def mean_slope(f, weights, steps, start=0.0):
-    """The mean gradient of f along the way to these weights from what they start as."""
-    total = 0
-    for step in range(1, steps + 1):
-        scaled = (start + (weights - start) * step / steps).requires_grad_()
-        total = total + torch.autograd.grad(f(scaled).sum(), scaled)[0]
-    return total / steps
-
-
 def repeat(elements, counts):
     """Each row as often as its (integer) count says."""
     return torch.cat([row[None].expand(int(n), -1) for row, n in zip(elements, counts, strict=True)])

@@ -7,7 +7,6 @@ from omniset import SetBatch, encoders, explain
 from omniset.kernels import folded
 from omniset.layers import PoolingByMultiheadAttention
 from omniset.testing import relative_error
-from oracle import mean_slope
 
 B, N, D = 3, 7, 6
 
@@ -27,14 +26,6 @@ def sets():
     return SetBatch(torch.randn(B, N, D, dtype=torch.float64), m)
 
 
-def by_hand(model, batch):
-    """Attention of the pool, and the values that it averages."""
-    block, y = model.pool.gather, model.pool.gather.norm_elements(batch.elements)
-    projected = block.query(block.norm_queries(model.pool.points)), block.key(y), block.value(y)
-    q, k, v = (z.unflatten(-1, (2, -1)).transpose(1, 2) for z in projected)
-    return F.softmax(q @ k.mT / 3**0.5 + batch.multiplicity.double().log()[:, None, None], -1).detach(), v
-
-
 @pytest.mark.parametrize("baseline", ["zero", "equal"])
 def test_against_attribution_written_out(baseline):
     """A * mean over alpha of dF/d(alpha A), with A built by hand; against equal attention, of values less their mean.
@@ -43,25 +34,35 @@ def test_against_attribution_written_out(baseline):
     the values, as it is linear in them.
     """
     model, batch, steps = Pooled().double(), sets(), 5
-    block, m, target = model.pool.gather, batch.multiplicity, model(batch).argmax(1)
-    a, v = by_hand(model, batch)
+    block, m = model.pool.gather, batch.multiplicity
+    heads = lambda z: z.unflatten(-1, (2, -1)).transpose(1, 2)  # noqa: E731
+    y = block.norm_elements(batch.elements)
+    q, k, v = heads(block.query(block.norm_queries(model.pool.points))), heads(block.key(y)), heads(block.value(y))
+    a = F.softmax(q @ k.mT / 3**0.5 + m.double().log()[:, None, None], -1).detach()
+    target = model(batch).argmax(1)
 
-    def f(weights):
+    def f_each(weights):
         h = model.pool.points + block.output((weights @ v).transpose(1, 2).flatten(2))
         return model.head((h + block.ffn(block.norm_ffn(h)))[:, 0]).gather(1, target[:, None])[:, 0]
 
-    assert relative_error(f(a), model(batch).max(1).values) < 1e-14
+    def f(weights):
+        return f_each(weights).sum()
+
+    assert relative_error(f(a), model(batch).max(1).values.sum()) < 1e-14
     alike = (m.double() / m.sum(1, keepdim=True))[:, None, None]
     start = alike.expand_as(a) if baseline == "equal" else torch.zeros_like(a)
-    slope = mean_slope(f, a, steps, start)
+    total = 0
+    for step in range(1, steps + 1):
+        scaled = (start + (a - start) * step / steps).requires_grad_()
+        total = total + torch.autograd.grad(f(scaled), scaled)[0]
     if baseline == "equal":
-        slope = slope - (slope * alike).sum(-1, keepdim=True)
-    attribution = a * slope
+        total = total - (total * alike).sum(-1, keepdim=True)
+    attribution = a * total / steps
     (layer,) = explain.attribute_layers(model, batch, steps=steps, baseline=baseline)
     summed = attribution.clamp(min=0).sum((1, 2))
     assert relative_error(layer.scores, summed) < 1e-13
     assert relative_error(layer.total, attribution.sum((1, 2, 3))) < 1e-13
-    assert relative_error(layer.change, f(a) - f(start)) < 1e-12
+    assert relative_error(layer.change, f_each(a) - f_each(start)) < 1e-12
     expected = summed / summed.amax(1, keepdim=True).clamp(min=1e-300)
     assert relative_error(explain.attribute(model, batch, steps=steps, baseline=baseline), expected) < 1e-13
 
@@ -128,10 +129,13 @@ def test_slots_that_attend(weighting):
 
     layer.norm_output.weight.data = torch.randn(10, dtype=torch.float64)
     assert relative_error(f(a), encoder(batch).summary.sum()) < 1e-13
-    expected = a * mean_slope(f, a, 5)
+    total = 0
+    for step in range(1, 6):
+        scaled = (a * step / 5).requires_grad_()
+        total = total + torch.autograd.grad(f(scaled), scaled)[0]
     (found,) = explain.attribute_layers(encoder, batch, steps=5)
-    assert relative_error(found.scores, expected.clamp(min=0).sum((1, 2))) < 1e-12
-    assert relative_error(found.total, expected.sum((1, 2, 3))) < 1e-12
+    assert relative_error(found.scores, (a * total / 5).clamp(min=0).sum((1, 2))) < 1e-12
+    assert relative_error(found.total, (a * total / 5).sum((1, 2, 3))) < 1e-12
     for options in ({}, {"random": False, "slot_block": True}):
         scores = explain.attribute(encoders.build("umbc", **sizes, **options, depth=2).double().eval(), batch)
         assert (scores.amax(1) == 1).all()
@@ -186,12 +190,6 @@ def test_bad_arguments():
     deep_sets = encoders.build("deep-sets", input_dim=D, dim=5).double()
     with pytest.raises(ValueError, match="DeepSets has no attention over the elements"):
         explain.attribute(deep_sets, batch)
-    encoder = encoders.build("ust", input_dim=D, dim=10, depth=1, num_heads=2, num_inducing=5).double()
-    with pytest.raises(ValueError, match="shards must be 'merged' to explain a whole set, got 'independent'"):
-        explain.attribute(encoder, batch, shards="independent", shard_size=2)
-    for name in ("per", "baseline"):
-        with pytest.raises((ValueError, TypeError), match=name):
-            explain.attribute(encoder, batch, **{name: "none such"})
 
 
 @pytest.mark.parametrize("baseline", ["zero", "equal"])
@@ -236,7 +234,11 @@ def test_shards_of_folded_layers(least, monkeypatch):
 
 def test_plain_attention():
     model, batch = Pooled().double(), sets()
-    m, a = batch.multiplicity, by_hand(model, batch)[0].sum((1, 2))
+    block, m = model.pool.gather, batch.multiplicity
+    heads = lambda z: z.unflatten(-1, (2, -1)).transpose(1, 2)  # noqa: E731
+    y = block.norm_elements(batch.elements)
+    q, k = heads(block.query(block.norm_queries(model.pool.points))), heads(block.key(y))
+    a = F.softmax(q @ k.mT / 3**0.5 + m.double().log()[:, None, None], -1).sum((1, 2))
     assert relative_error(explain.attention(model, batch), a / a.amax(1, keepdim=True)) < 1e-13
     each = torch.where(m > 0, a / m.clamp(min=1), 0)
     found = explain.attention(model, batch, per="copy")
@@ -262,3 +264,13 @@ def test_completeness_says_how_far():
     assert (fine < coarse).all()
     exact = explain.LayerAttribution("", torch.zeros(2, 3), torch.tensor([3.0, -1.0]), torch.tensor([2.0, -2.0]))
     assert explain.completeness([exact]).tolist() == [0.5]
+
+
+def test_what_cannot_be_explained():
+    encoder = encoders.build("ust", input_dim=D, dim=10, depth=1, num_heads=2, num_inducing=5).double()
+    with pytest.raises(ValueError, match="shards must be 'merged' to explain a whole set, got 'independent'"):
+        explain.attribute(encoder, sets(), shards="independent", shard_size=2)
+    with pytest.raises((ValueError, TypeError), match="per"):
+        explain.attribute(encoder, sets(), per="head")
+    with pytest.raises((ValueError, TypeError), match="baseline"):
+        explain.attribute(encoder, sets(), baseline="mean")

@@ -10,7 +10,7 @@ from sklearn.base import clone
 
 from omniset import SetClassifier, SetRegressor, explain
 from omniset.cli import main
-from omniset.core.sets import SetBatch
+from omniset.core.sets import SetBatch, Sets
 from omniset.estimators import methods
 from omniset.estimators.evaluation import evaluate, out_of_fold
 from omniset.estimators.mixture import SetMixture
@@ -23,6 +23,9 @@ ONE = SMALL | {"method": "ust", "batch_size": 8, "folds": 3}
 @pytest.fixture(autouse=True)
 def few(monkeypatch):
     monkeypatch.setattr(methods, "TREES", 3)
+
+
+# ---------------------------------------------------------------------- one network
 
 
 def alone(model, sets, y, fold, weights, groups):
@@ -97,6 +100,9 @@ def test_without_folds_one_network_has_simple_methods_beside_it():
     np.testing.assert_allclose(prior, (y[train].sum() + 0.5) / (len(train) + 1), rtol=1e-9)
 
 
+# ---------------------------------------------------------------------- what was said, as an evaluation
+
+
 @pytest.mark.parametrize("grouped", [False, True])
 def test_the_evaluation_of_sets_left_out(grouped):
     """Every method and set once; scores are those of the rows; groups are the unit where there are any."""
@@ -126,6 +132,12 @@ def test_the_evaluation_of_sets_left_out(grouped):
     assert values[gate["opponent"]] == values[best]
     assert gate["value"] == pytest.approx(values[OURS] - values[best])
     assert gate["opponent"] in numbers["verdict"]
+
+
+# ---------------------------------------------------------------------- words
+
+
+# ---------------------------------------------------------------------- explaining a mixture
 
 
 @pytest.fixture(scope="module")
@@ -173,6 +185,9 @@ def test_scores_that_decide_little_are_said(mixture):
     with pytest.warns(UserWarning, match="gives ust a weight of 0.05: scores of elements are those of its networks"):
         weighing(mixture, 0.05).explain(sets, steps=2)
     weighing(mixture, 0.5).explain(sets, steps=2)  # no warning
+
+
+# ---------------------------------------------------------------------- at the shell
 
 
 @pytest.fixture
@@ -223,6 +238,21 @@ def test_fit_writes_what_was_said_of_sets_left_out(method, files, tmp_path, caps
     pd.testing.assert_frame_equal(found, model.predict_table(frame), check_dtype=False, check_exact=True)
 
 
+def test_fit_refuses_folds_that_are_too_many(files, capsys):
+    words = "fit sets.csv --target labels.csv --group patient --folds 9 --out run"
+    assert main([*words.split(), *TINY.split()]) == 2
+    assert "folds must be at most the number of groups (or sets), 8, got 9" in capsys.readouterr().err
+
+
+def test_without_groups_sets_are_the_unit(files, tmp_path):
+    labels = files.drop(columns="patient").reset_index()
+    labels.to_csv("labels.csv", index=False)
+    words = "fit sets.csv --target labels.csv --folds 2 --out run"
+    assert main([*words.split(), *TINY.split()]) == 0
+    assert "group" not in pd.read_csv("run/out_of_fold.csv")
+    assert json.loads((tmp_path / "run/metrics.json").read_text())["validation"]["unit"] == "set"
+
+
 def test_sets_on_disk_are_sets_in_memory(files):
     """What the command learns from a file is what Python learns from the table, to the bit."""
     words = "fit sets.csv --target labels.csv --target_columns label --group patient --folds 2 --out run"
@@ -233,3 +263,4 @@ def test_sets_on_disk_are_sets_in_memory(files):
     states = [m.network_.state_dict() for m in (model, ours)]
     assert {*states[0]} == {*states[1]}
     assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
+    assert isinstance(Sets.of(frame, torch.float32), Sets)

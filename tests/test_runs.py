@@ -386,6 +386,14 @@ def test_names_of_any_characters(tmp_path, capsys):
     assert (tmp_path / "e" / "report.html").is_file()
 
 
+def test_nothing_is_replaced_that_was_read(tmp_path, frame, fitted, capsys):
+    before = (tmp_path / "sets.csv").read_bytes()
+    for verb in ("predict", "explain"):
+        run(verb, tmp_path / "sets.csv", "--model", fitted / "run", "--out", tmp_path / "sets.csv", code=2)
+        assert "out is the input itself" in capsys.readouterr().err
+    assert (tmp_path / "sets.csv").read_bytes() == before
+
+
 @pytest.mark.filterwarnings("ignore:label. classes with fewer than 5 sets", "ignore:label. classes in one group only")
 def test_a_class_that_only_validation_has_is_named(frame):
     sets = frame.drop(columns=["sign", "element"])

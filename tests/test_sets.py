@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.model_selection import KFold, train_test_split
-from sklearn.utils import _safe_indexing
+from sklearn.utils import _safe_indexing, resample, shuffle
 
 from omniset import SetBatch, SetClassifier, Sets
 from omniset.core.disk import DiskRows
@@ -56,17 +56,17 @@ def test_an_empty_batch_has_one_empty_shard():
     assert [s.elements.shape for s in SetBatch(torch.zeros(2, 0, 3)).shards(4)] == [(2, 0, 3)]
 
 
+@pytest.mark.parametrize("size", [0, -3])
+def test_bad_shard_size(size):
+    with pytest.raises(ValueError, match=rf"shard_size must be an integer >= 1, got {size}"):
+        SetBatch(torch.zeros(1, 2, 3)).shards(size)
+
+
 def test_what_is_written_in_padding_does_not_matter():
     elements = torch.ones(1, 3, 2)
     elements[0, 1] = math.nan
     batch = SetBatch(elements, torch.tensor([[1, 0, 2]]))
     assert batch.elements.tolist() == [[[1, 1], [0, 0], [1, 1]]]
-
-
-@pytest.mark.parametrize("size", [0, -3])
-def test_bad_shard_size(size):
-    with pytest.raises(ValueError, match=rf"shard_size must be an integer >= 1, got {size}"):
-        SetBatch(torch.zeros(1, 2, 3)).shards(size)
 
 
 @pytest.mark.parametrize("bad", [-0.5, math.nan, math.inf])
@@ -75,6 +75,24 @@ def test_bad_multiplicities_are_named(bad):
     m[2, 4] = bad
     with pytest.raises(ValueError, match=r"multiplicity\[2, 4\] is .*must be finite and >= 0"):
         SetBatch(torch.zeros(3, 5, 2), m)
+
+
+@pytest.mark.parametrize(("lost", "narrow"), [(1e-50, "0.0"), (1e-300, "0.0"), (1e300, "inf")])
+def test_multiplicities_that_the_dtype_cannot_hold_are_named(lost, narrow):
+    """In float32, 1e-50 would be 0, and the element absent; in float64 it is there."""
+    m = torch.ones(3, 5, dtype=torch.float64)
+    m[2, 4] = lost
+    said = rf"multiplicity\[2, 4\] is .*, which is {narrow} as torch.float32: multiplicities must be 0 or from 1.4e-45 "
+    with pytest.raises(ValueError, match=said + r"to 3.4e\+38. Multiply all by the same factor"):
+        SetBatch(torch.zeros(3, 5, 2), m)
+    with pytest.raises(ValueError, match="set 1: multiplicity.* as torch.float32"):
+        Sets.from_ragged([torch.zeros(5, 2)] * 2, [m[0], m[2]])
+    assert SetBatch(torch.zeros(3, 5, 2, dtype=torch.float64), m).presence.lengths.tolist() == [5, 5, 5]
+    kept = Sets.from_ragged([torch.zeros(5, 2)], [m[2]], dtype=torch.float64).to_batch()
+    assert float(kept.multiplicity[0, 4]) == lost
+    assert SetBatch(torch.zeros(1, 1, 2, dtype=torch.float16), torch.tensor([[70000]])).multiplicity.tolist() == [
+        [70000]
+    ]
 
 
 @pytest.mark.parametrize("bad", [math.nan, -math.inf])
@@ -98,22 +116,20 @@ def test_bad_shapes_are_named():
         SetBatch.from_ragged([np.zeros((1, 2)), np.zeros((4, 2))], [[1], [1, 2]])
 
 
-@pytest.mark.parametrize(("lost", "narrow"), [(1e-50, "0.0"), (1e-300, "0.0"), (1e300, "inf")])
-def test_multiplicities_that_the_dtype_cannot_hold_are_named(lost, narrow):
-    """In float32, 1e-50 would be 0, and the element absent; in float64 it is there."""
-    m = torch.ones(3, 5, dtype=torch.float64)
-    m[2, 4] = lost
-    said = rf"multiplicity\[2, 4\] is .*, which is {narrow} as torch.float32: multiplicities must be 0 or from 1.4e-45 "
-    with pytest.raises(ValueError, match=said + r"to 3.4e\+38. Multiply all by the same factor"):
-        SetBatch(torch.zeros(3, 5, 2), m)
-    with pytest.raises(ValueError, match="set 1: multiplicity.* as torch.float32"):
-        Sets.from_ragged([torch.zeros(5, 2)] * 2, [m[0], m[2]])
-    assert SetBatch(torch.zeros(3, 5, 2, dtype=torch.float64), m).presence.lengths.tolist() == [5, 5, 5]
-    kept = Sets.from_ragged([torch.zeros(5, 2)], [m[2]], dtype=torch.float64).to_batch()
-    assert float(kept.multiplicity[0, 4]) == lost
-    assert SetBatch(torch.zeros(1, 1, 2, dtype=torch.float16), torch.tensor([[70000]])).multiplicity.tolist() == [
-        [70000]
-    ]
+def test_table_and_list_and_batch_are_the_same_collection():
+    table = pd.DataFrame(
+        {"set": ["b", "a", "b", "b"], "x": [1.0, 2.0, 3.0, 4.0], "multiplicity": [1, 2, 3, 1], "y": [5, 6, 7, 8]}
+    )
+    from_table = Sets.of(table, torch.float32)
+    sets, counts = [[[1, 5], [3, 7], [4, 8]], [[2, 6]]], [[1, 3, 1], [2]]
+    from_batch = Sets.of(SetBatch.from_ragged(sets, counts), torch.float32)
+    assert from_table.names == ["b", "a"]
+    assert from_table.features == ["x", "y"]
+    elements, multiplicity = whole(from_batch)
+    assert torch.equal(whole(from_table)[0], elements)
+    assert torch.equal(whole(from_table)[1], multiplicity)
+    assert from_table.offsets.tolist() == from_batch.offsets.tolist() == [0, 3, 4]
+    assert torch.equal(whole(Sets.of(sets, torch.float32))[0], elements)
 
 
 @settings(deadline=None)
@@ -357,6 +373,9 @@ def test_scikit_learn_splits_sets():
         assert labels.tolist() == [i % 2 for i in positions]
     for train, test in KFold(3).split(sets):
         assert sorted([*sets[train].names, *sets[test].names]) == sorted(sets.names)
+    assert sorted(shuffle(sets, random_state=0).names) == sorted(sets.names)
+    again = resample(sets, y, random_state=0)
+    assert [int(name[1:]) % 2 for name in again[0].names] == again[1].tolist()
 
 
 def test_sets_drawn_twice_keep_their_labels():
