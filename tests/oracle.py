@@ -4,6 +4,25 @@ import torch
 import torch.nn.functional as F
 
 
+def shaken(module, dtype=torch.float64):
+    """Biases and norms away from 0 and 1, so that none can be forgotten unnoticed."""
+    for p in module.to(dtype).parameters():
+        p.data += 0.3 * torch.randn_like(p)
+    return module
+
+
+def assert_along(tensors, gradients, loss):
+    """The gradients of a loss, along a random direction, are its differences."""
+    generator, h, losses = torch.Generator().manual_seed(2), 1e-6, []
+    direction = [torch.randn(t.shape, generator=generator, dtype=t.dtype) for t in tensors]
+    for step in (h, -2 * h, h):
+        for t, d in zip(tensors, direction, strict=True):
+            t.data += step * d
+        losses.append(loss().item())
+    slope = sum((g * d).sum().item() for g, d in zip(gradients, direction, strict=True) if g is not None)
+    assert abs(slope - (losses[0] - losses[1]) / (2 * h)) <= 1e-5 * abs(slope)
+
+
 def repeat(elements, counts):
     """Each row as often as its (integer) count says."""
     return torch.cat([row[None].expand(int(n), -1) for row, n in zip(elements, counts, strict=True)])

@@ -100,13 +100,6 @@ def test_any_split_in_any_order_is_the_whole(cuts, order, seed):
     assert torch.equal(again.finish(), state.finish())
 
 
-def test_merge_is_associative_and_commutative():
-    query, keys, values = 10 * draw(Q, D), draw(3, N, D), draw(3, N, V)
-    a, b, c = (AttentionState.of(query, k, v) for k, v in zip(keys, values, strict=True))
-    left, right = a.merge(b).merge(c).finish(), c.merge(b.merge(a)).finish()
-    assert relative_error(left, right) < 1e-14
-
-
 def test_first_shard_fully_absent():
     """The paper's Algorithm A.1, repaired by renaming, gives 0 here."""
     query, key, value = draw(Q, D), draw(N, D), draw(N, V)
@@ -129,7 +122,5 @@ def test_a_multiplicity_is_there_whatever_its_size(dtype):
 def test_bad_multiplicity_is_named(bad):
     m = torch.ones(N)
     m[4] = bad
-    with pytest.raises(
-        ValueError, match=r"multiplicity\[4\] is (-1.0|nan|inf): multiplicities must be finite and >= 0"
-    ):
+    with pytest.raises(ValueError, match=rf"multiplicity\[4\] is {bad}: multiplicities must be finite and >= 0"):
         multiset_attention(torch.ones(Q, D), torch.ones(N, D), torch.ones(N, V), m)

@@ -9,14 +9,14 @@ from omniset.layers import (
     InducedSetAttentionBlock,
     MultisetAttentionBlock,
     PoolingByMultiheadAttention,
-    SetAttentionBlock,
 )
 from omniset.testing import relative_error
-from oracle import linear, msab, repeat
+from oracle import linear, msab, repeat, shaken
 
 D, H, K, B, N = 12, 3, 5, 4, 17
 AUTHOR = {"input_dim": 3, "dim": D, "depth": 2, "num_heads": H, "num_inducing": K, "variant": "author"}
 DOUBLE = torch.float64
+BIAS = "encoder.layers.1.mab2.linear1.bias"
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +31,7 @@ def theirs(ust, induced):
     model = ust.SetTransformerModel(
         ust.SetTransformerConfig(), encoder=ust.SetTransformerEncoder(layer, 2), pooler=pooler
     )
-    for p in model.parameters():
-        p.data += 0.3 * torch.randn_like(p)
-    return model.double().eval()
+    return shaken(model).eval()
 
 
 @pytest.mark.parametrize("induced", [True, False])
@@ -64,10 +62,7 @@ def test_same_weights_same_numbers(ust, induced, counted):
     [
         (lambda w: w.pop("pooler.linear2.bias"), r"state_dict has no 'pooler.linear2.bias'"),
         (lambda w: w.update({"decoder.weight": torch.ones(1)}), "state_dict has 'decoder.weight', which is of no such"),
-        (
-            lambda w: w.update({"encoder.layers.1.mab2.linear1.bias": torch.ones(7)}),
-            r"'encoder.layers.1.mab2.linear1.bias' of state_dict is \(7,\), and must be \(48,\) with 12 features",
-        ),
+        (lambda w: w.update({BIAS: torch.ones(7)}), rf"'{BIAS}' of state_dict is \(7,\), and must be \(48,\) with 12"),
     ],
 )
 def test_other_weights_are_refused(change, message):
@@ -160,10 +155,8 @@ def test_elements_pass_an_ffn_before_the_seeds_see_them():
 
 
 def test_self_attention_has_one_norm():
-    encoder = encoders.build("set-transformer-sab", **AUTHOR).double().eval()
+    encoder = shaken(encoders.build("set-transformer-sab", **AUTHOR)).eval()
     x, m = torch.randn(B, N, 3, dtype=DOUBLE), torch.randint(0, 3, (B, N))
-    for p in encoder.parameters():
-        p.data += 0.3 * torch.randn_like(p)
     assert "layers.0.block.norm_elements.weight" not in encoder.state_dict()
     block = encoder.layers[0].block
     y = encoder.embed(x)
@@ -187,22 +180,3 @@ def test_hidden_dropout_is_left_to_the_plain_form_in_training(monkeypatch):
     assert layer.spread.foldable() is not None
     plain = torch.stack([msab(layer.spread, q, c) for q, c in zip(x, context, strict=True)])
     assert relative_error(layer.map(x, context), plain) < 1e-13
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: SetAttentionBlock(D, H, norm="post", variant="author"), "norm must be 'pre' with variant='author'"),
-        (
-            lambda: SetAttentionBlock(D, H, norm="none", variant="lee", init="linear"),
-            "takes no ffn_dim, dropout, hidden",
-        ),
-        (
-            lambda: PoolingByMultiheadAttention(D, H, K, element_ffn_dim=-1),
-            "element_ffn_dim must be an integer >= 0, got -1",
-        ),
-    ],
-)
-def test_bad_options(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()

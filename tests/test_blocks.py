@@ -30,23 +30,18 @@ def fake(tmp_path, script):
     return str(path)
 
 
+COMPILES = '[ "$1" = --version ] && exit; for last; do :; done'  # to the file that the last word names
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "reason", "remembered"),
     [
         ("exit 1", "ended with 1", False),
-        (
-            '[ "$1" = --version ] || { echo one >&2; echo fatal error: no such header >&2; exit 1; }',
-            "no such hea",
-            True,
-        ),
-        ('[ "$1" = --version ] && exit; for last; do :; done; echo nonsense > "$last"', "OSError: ", True),
-        ('[ "$1" = --version ] && exit; for last; do :; done; : > "$last"', "OSError: ", True),
-        (
-            '[ "$1" = --version ] && exit; for last; do :; done; echo | c++ -x c++ - -shared -o "$last"',
-            "undefined",
-            True,
-        ),
+        (f"{COMPILES}; echo one >&2; echo fatal error: no such header >&2; exit 1", "no such hea", True),
+        (f'{COMPILES}; echo nonsense > "$last"', "OSError: ", True),
+        (f'{COMPILES}; : > "$last"', "OSError: ", True),
+        (f'{COMPILES}; echo | c++ -x c++ - -shared -o "$last"', "undefined", True),
         ("none", "no such file or directory: 'none'", False),
         ("two 'words", "No closing quotation", False),
     ],
@@ -167,16 +162,8 @@ def test_without_a_home_it_is_built_for_the_process(built, tmp_path):
 
 
 def test_pieces_are_all_elements_once():
-    for shape in (
-        (0, 5, 3),
-        (0, 0, 3),
-        (5, 0, 3),
-        (1, 1, 1),
-        (1, 100_003, 7),
-        (3, 70_001, 32),
-        (41, 1_009, 64),
-        (1_009, 3, 512),
-    ):
+    shapes = [(0, 5, 3), (0, 0, 3), (5, 0, 3), (1, 1, 1), (1, 100_003, 7), (3, 70_001, 32), (41, 1_009, 64)]
+    for shape in (*shapes, (1_009, 3, 512)):
         x = torch.zeros(shape)
         parts = team.pieces(x)
         for piece in parts:

@@ -42,11 +42,6 @@ def small_bounds(tmp_path, monkeypatch):
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
-def test_the_bounds_are_those_that_the_errors_name():
-    assert (bounded.LINE, bounded.TIMES, bounded.SETTINGS) == (67_108_864, 100, 4_194_304)
-    assert (bounded.most_of(1_000), bounded.most_of(50_000)) == (1_000_000, 5_000_000)
-
-
 @pytest.mark.parametrize("packed", PACKERS)
 @pytest.mark.parametrize(("text", "line"), [("set,x\na,1\nb,{}\n", 3), ("{},x\na,1\n", 1), ("set,x\na,1\nb,{}", 3)])
 def test_a_line_is_bounded(text, line, packed, monkeypatch, capsys):
@@ -111,6 +106,10 @@ def zipped(path, members):
             archive.writestr(name, data)
 
 
+def artifact(path):
+    zipped(path, {"uuid/data/feature-table.biom": b"\0" * MUCH})
+
+
 def square(path):
     np.savez_compressed(path, connectivity=np.zeros((997, 997)))
 
@@ -143,11 +142,7 @@ def parquet(path):
 
 
 HELD = {
-    "a.qza": (
-        lambda path: zipped(path, {"uuid/data/feature-table.biom": b"\0" * MUCH}),
-        read_samples,
-        "unpack it, and give its feature-table.biom",
-    ),
+    "a.qza": (artifact, read_samples, "unpack it, and give its feature-table.biom"),
     "c.npz": (square, read_connectivity, "write it by numpy.savez, which does not pack"),
     "a.pt": (tensor, open_sets, "torch.save does not pack, write it by that"),
     "a.mat": (matlab, read_connectivity, "save it with -v6"),
@@ -172,11 +167,7 @@ HEADERS = {
     "cut": ("{'descr': (", 1, "a.npy is cut off, damaged or no .npy file"),
     "a name": (HEADER.replace("False", "x"), 1, "no .npy file: [^<>]*$"),
     "version": (HEADER, 3, "no .npy file: the matrix is of version 3 of NumPy's"),
-    "large": (
-        HEADER.replace("7", "9" * 12),
-        1,
-        r"the matrix is said to be float32 of shape \(9+, 5\), which is more than the file holds",
-    ),
+    "large": (HEADER.replace("7", "9" * 12), 1, r"the matrix is said to be float32 of shape \(9+, 5\), which is more"),
 }
 
 

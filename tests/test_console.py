@@ -17,21 +17,15 @@ from omniset.runs import locks
 from omniset.runs.console import line_of, resumable, run_folder
 from omniset.runs.locks import NAME, held, locked
 from omniset.runs.signals import Terminated, terminable
-
-HOLDS = """
-import sys, time
-from omniset.runs.locks import locked
-with locked("run"):
-    print("held", flush=True)
-    time.sleep(600)
-"""
+from test_contract import HOLDS_LOCK
 
 
 @pytest.fixture
 def holder(tmp_path):
     """Another process that holds the folder `run`."""
     (tmp_path / "run").mkdir()
-    with subprocess.Popen([sys.executable, "-c", HOLDS], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
+    command = [sys.executable, "-c", HOLDS_LOCK, "run"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "held\n"
         yield process
         process.kill()

@@ -37,17 +37,10 @@ def test_a_fit_that_diverges(rate, words, capsys):
     assert not Path("run/config.json").exists()
 
 
-@pytest.mark.parametrize(
-    ("option", "said"),
-    [
-        ("--learning_rate=1e38", "learning_rate must be > 0 and <= 1e+09, got 1e+38"),
-        ("--learning_rate=0", "learning_rate must be > 0 and <= 1e+09, got 0"),
-        ("--learning_rate=-1", "learning_rate must be > 0 and <= 1e+09, got -1"),
-    ],
-)
-def test_rates_out_of_their_bounds(option, said, words, capsys):
-    assert main([*words, option]) == 2
-    assert said in capsys.readouterr().err
+@pytest.mark.parametrize("rate", ["1e+38", "0"])
+def test_rates_out_of_their_bounds(rate, words, capsys):
+    assert main([*words, f"--learning_rate={rate}"]) == 2
+    assert f"learning_rate must be > 0 and <= 1e+09, got {rate}" in capsys.readouterr().err
 
 
 def test_what_diverged_is_named():
@@ -68,9 +61,6 @@ def test_outputs_name_what_they_are_of():
     finite.require_finite_outputs(np.ones(0), [], "set")
     with pytest.raises(ValueError, match="cell 'b': the model's output is inf, it must be finite"):
         finite.require_finite_outputs(np.array([[0.0, 1.0], [2.0, np.inf]]), ["a", "b"], "cell")
-
-
-# ---------------------------------------------------------------------- checkpoints
 
 
 def test_checkpoints_that_are_none(words, capsys):

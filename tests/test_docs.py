@@ -78,10 +78,6 @@ def command_lines():
     return found
 
 
-def test_there_are_commands():
-    assert len(command_lines()) > 10
-
-
 @pytest.mark.parametrize("words", command_lines())
 def test_commands_are_accepted(words, known, tmp_path, monkeypatch, capsys):
     """They parse; nothing is run. Files of settings that a page makes with --print_config are made first."""
@@ -241,10 +237,3 @@ def test_columns_are_those_on_the_genomes_page():
     text = (DOCS / "genomes.md").read_text(encoding="utf-8")
     table = text[text.index("`summary`, one row per genome") : text.index("## How to read it")]
     assert set(SUMMARY) - {"genome"} <= set(re.findall(r"`(\w+)`", table))
-
-
-@pytest.mark.parametrize("page", PAGES[1:], ids=lambda page: page.name)
-def test_lines_are_not_too_long(page):
-    found = page.read_text(encoding="utf-8").splitlines()
-    long = [n for n, line in enumerate(found, 1) if len(line) > 120 and "|" not in line and "](" not in line]
-    assert not long

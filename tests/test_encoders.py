@@ -279,8 +279,11 @@ def test_bad_builds():
         encoders.build("transformer", **SIZES)
     with pytest.raises(ValueError, match="input_dim must be an integer >= 1, got 0"):
         encoders.build("ust", **{**SIZES, "input_dim": 0})
-    with pytest.raises(ValueError, match="depth must be an integer >= 0, got -1"):
-        encoders.build("ust", **{**SIZES, "depth": -1})
+    for name in ("ust", "flare", "abmil"):
+        with pytest.raises(ValueError, match="depth must be an integer >= 0, got -1"):
+            encoders.build(name, **{**SIZES, "depth": -1})
+    with pytest.raises(ValueError, match="memory must be an integer >= 0, got -1"):
+        encoders.build("strxl", **SIZES, memory=-1)
     for name in encoders.ENCODERS:  # also those without norms
         with pytest.raises(ValueError, match="norm must be one of .* got 'set'"):
             encoders.build(name, **SIZES, norm="set")

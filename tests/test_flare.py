@@ -1,10 +1,8 @@
 """FLARE's layers: attention and attribution by their formulas, many latent queries, bad sizes."""
 
-import pytest
 import torch
 
 from omniset import SetBatch, encoders, explain, testing
-from omniset.layers import LatentRouting
 from omniset.testing import relative_error
 
 DOUBLE = torch.float64
@@ -67,14 +65,3 @@ def test_many_latent_queries():
     testing.assert_shard_consistent(encoder, sets(), shard_sizes=(1, 7))
     deeper = encoders.build("flare", **SIZES)
     assert len(deeper.layers[0].key.hidden) == len(deeper.layers[0].ffn[0].hidden) == 3
-
-
-def test_bad_sizes():
-    for make, message in (
-        (lambda: LatentRouting(8, 2, 0), "num_latents must be an integer >= 1, got 0"),
-        (lambda: LatentRouting(8, 3, 2), "dim must be divisible by num_heads, got dim=8 and num_heads=3"),
-        (lambda: LatentRouting(8, 2, 2, hidden_layers=-1), "hidden_layers must be an integer >= 0, got -1"),
-        (lambda: encoders.build("flare", **SIZES | {"depth": -1}), "depth must be an integer >= 0, got -1"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            make()

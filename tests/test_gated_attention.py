@@ -47,26 +47,12 @@ def test_large_scores_do_not_overflow():
     assert relative_error(merged[0], oracle.gated(layer, x[0])) < 1e-12
 
 
-def test_bad_sizes():
-    for make, message in (
-        (lambda: GatedAttentionPooling(0), "dim must be an integer >= 1, got 0"),
-        (lambda: GatedAttentionPooling(5, 0), "num_outputs must be an integer >= 1, got 0"),
-        (lambda: GatedAttentionPooling(5, 1, 0), "attention_dim must be an integer >= 1, got 0"),
-        (lambda: encoders.build("abmil", **{**SIZES, "depth": -1}), "depth must be an integer >= 0, got -1"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            make()
-
-
 @pytest.mark.parametrize("name", ["abmil", "umbc"])
 def test_no_element_has_an_output(name):
     encoder = encoders.build(name, **SIZES, num_heads=1, num_inducing=3)
     batch = SetBatch(torch.randn(1, 5, 3))
     with pytest.raises(ValueError, match=f"{type(encoder).__name__} has no outputs of elements"):
         encoder.contextualize(batch, encoder(batch).contexts)
-
-
-# --------------------------------------------------------------------------- explanations
 
 
 def attention_of(encoder, batch):

@@ -6,7 +6,7 @@ import torch
 from omniset.kernels import blocks, folded, small, team, tiles
 from omniset.layers import InducedSetAttentionBlock
 from omniset.testing import relative_error
-from oracle import induced
+from oracle import induced, shaken
 
 D, H, K = 24, 4, 5
 FORMS = {  # and the step of autograd that tells it
@@ -40,9 +40,7 @@ def form(request, monkeypatch):
 @pytest.mark.parametrize(("ffn_dim", "weighted"), [(0, True), (13, False)])
 @pytest.mark.parametrize("upstream", ["written out", "expanded", "shared", "a residual", "with gaps"])
 def test_what_is_given_stays_as_it_is(upstream, ffn_dim, weighted, form):
-    layer = InducedSetAttentionBlock(D, H, K, ffn_dim).double()
-    for p in layer.parameters():
-        p.data += 0.3 * torch.randn_like(p)
+    layer = shaken(InducedSetAttentionBlock(D, H, K, ffn_dim))
     x = torch.randn(3, 131, D, dtype=torch.float64, requires_grad=True)
     m = torch.randint(1, 4, (3, 131)).double().requires_grad_() if weighted else None
     inputs = [x, *layer.parameters()] if m is None else [x, m, *layer.parameters()]

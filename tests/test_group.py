@@ -18,20 +18,18 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from omniset import SetBatch, encoders
+from omniset import SetBatch
 from omniset.encoders.base import linear_layers
 from omniset.engine.group import Processes
 from omniset.kernels import folded
 from omniset.testing import relative_error
+from oracle import assert_along
+from test_engine import B, D, N, make, sets
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent
-B, N, D = 3, 67, 2
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 3e-6}
-
-
-# ---------------------------------------------------------------------------------------------------- the processes
 
 
 class Workers:
@@ -39,7 +37,7 @@ class Workers:
 
     def __init__(self, size, folder):
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["lightning.pytorch", "test_group"])
+        context.set_forkserver_preload(["test_group"])
         before = os.environ.get("PYTHONPATH")
         os.environ["PYTHONPATH"] = os.pathsep.join(map(str, (ROOT, ROOT / "tests", *filter(None, sys.path))))
         try:
@@ -56,8 +54,8 @@ class Workers:
             self.pipes.append(pipe)
             self.processes.append(process)
 
-    def start(self, function, *arguments):
-        for pipe in self.pipes:
+    def start(self, function, *arguments, first=None):
+        for pipe in self.pipes[:first]:
             pipe.send((function.__name__, arguments))
 
     def wait(self, rank, seconds=60):
@@ -65,9 +63,10 @@ class Workers:
         assert self.pipes[rank].poll(seconds), f"process {rank} did not answer in {seconds} s"
         return self.pipes[rank].recv()
 
-    def __call__(self, function, *arguments):
-        self.start(function, *arguments)
-        answers = [self.wait(rank) for rank in range(len(self.pipes))]
+    def __call__(self, function, *arguments, first=None):
+        """What the function returns in the first of the processes, or in all."""
+        self.start(function, *arguments, first=first)
+        answers = [self.wait(rank) for rank in range(len(self.pipes[:first]))]
         for rank, (done, value) in enumerate(answers):
             assert done, f"process {rank}:\n{value}"
         return [value for _, value in answers]
@@ -124,24 +123,6 @@ def two(tmp_path):
         yield found
 
 
-# ------------------------------------------------------------------------------------------ what they are to compute
-
-
-def make(name, dtype=torch.float64, **more):
-    arguments = {"input_dim": D, "dim": 10, "depth": 2, "num_heads": 2, "num_inducing": 5, "num_outputs": 3} | more
-    encoder = encoders.build(name, **arguments).to(dtype)
-    for p in encoder.parameters():
-        p.data += 0.2 * torch.randn_like(p)
-    return encoder
-
-
-def sets(dtype=torch.float64):
-    """Set 0 is empty; the others have fractional multiplicities, zeros among them."""
-    m = torch.randint(0, 4, (B, N)).to(dtype) * 0.7
-    m[0], m[:, 21:28] = 0, 0
-    return SetBatch(torch.randn(B, N, D, dtype=dtype), m)
-
-
 def outcome(encoder, batch, columns=slice(None), terms=("summary", "elements", "contexts"), streamed=None, **options):
     """Outputs for these columns, and the gradients of a loss: of elements, of multiplicities, of all weights."""
     leaves = [x[:, columns].clone().requires_grad_() for x in (batch.elements, batch.multiplicity)]
@@ -188,8 +169,6 @@ def assert_share(got, whole, encoder, columns):
 
 def check(cuts, name, more, store, shard_size, terms=("summary", "elements", "contexts"), dtype=torch.float64):
     size = len(cuts) - 1
-    if dist.get_rank() >= size:
-        return
     columns = slice(cuts[dist.get_rank()], cuts[dist.get_rank() + 1])
     encoder, batch = make(name, dtype, **more), sets(dtype)
     whole = outcome(encoder, batch, terms=terms)
@@ -199,8 +178,6 @@ def check(cuts, name, more, store, shard_size, terms=("summary", "elements", "co
 
 def check_streamed(cuts, name, more, store):
     size, rank = len(cuts) - 1, dist.get_rank()
-    if rank >= size:
-        return
     columns = slice(cuts[rank], cuts[rank + 1])
     encoder, batch = make(name, **more), sets()
     whole = outcome(encoder, batch, terms=("summary", "contexts"))
@@ -243,36 +220,30 @@ SHARES = [  # also empty ones, of the process that has the class tokens too
 @pytest.mark.parametrize(("name", "more"), ENCODERS)
 @pytest.mark.parametrize(("cuts", "store", "shard_size"), SHARES)
 def test_processes_are_one(four, name, more, cuts, store, shard_size):
-    four(check, cuts, name, more, store, shard_size)
+    four(check, cuts, name, more, store, shard_size, first=len(cuts) - 1)
 
 
-@pytest.mark.parametrize("store", ["disk", "cpu"])
-def test_other_stores(four, store):
-    four(check, (0, 23, N), "ust", {"class_token": True}, store, 7)
+@pytest.mark.parametrize("store", ["disk", "cpu", "device"])
+def test_other_stores_and_float32(four, store):
+    dtype = torch.float32 if store == "device" else torch.float64
+    four(check, (0, 23, N), "ust", {"class_token": True}, store, 7, ("summary", "elements"), dtype, first=2)
 
 
 @pytest.mark.parametrize("terms", [("summary",), ("elements",), ("contexts",), ()])
 @pytest.mark.parametrize("class_token", [True, False])
 def test_losses_of_some_outputs(four, terms, class_token):
-    four(check, (0, 5, 40, N), "ust", {"class_token": class_token}, "device", 30, terms)
-
-
-def test_float32(four):
-    four(check, (0, 23, N), "ust", {}, "device", 7, ("summary", "elements"), torch.float32)
+    four(check, (0, 5, 40, N), "ust", {"class_token": class_token}, "device", 30, terms, first=3)
 
 
 @pytest.mark.parametrize(("name", "more"), [ENCODERS[0], ENCODERS[3], ENCODERS[4]])
 @pytest.mark.parametrize("store", ["device", "recompute"])
 def test_a_source_that_is_read_anew_and_no_gradient(four, name, more, store):
-    four(check_streamed, (0, 0, 40, N), name, more, store)
+    four(check_streamed, (0, 0, 40, N), name, more, store, first=3)
 
 
 def check_lacking():
     """A loss that some processes have no term of; weights that get no gradient; an encoder that wants none."""
-    rank = dist.get_rank()
-    if rank >= 2:
-        return
-    cuts = (0, 23, N)
+    rank, cuts = dist.get_rank(), (0, 23, N)
     columns = slice(cuts[rank], cuts[rank + 1])
     encoder, batch = make("ust"), sets()
     x = batch.elements.clone().requires_grad_()
@@ -300,44 +271,35 @@ def check_lacking():
 
 
 def test_what_processes_lack(four):
-    four(check_lacking)
+    four(check_lacking, first=2)
 
 
 def check_dropout(class_token):
     rank, size = dist.get_rank(), 3
-    if rank >= size:
-        return
     group = GROUPS[size]
     options = {"class_token": class_token, "decoder_depth": 1, "dropout": 0.3}
     encoder, batch = make("ust", **options).train(), sets()
     parameters = list(encoder.parameters())
-    direction = [torch.randn_like(p) for p in parameters]
     share = batch_of(batch, slice(*((0, 5), (5, 40), (40, N))[rank]))
 
-    def outputs(step):
+    def outputs():
         torch.manual_seed(7 * rank)  # not the same: the processes have to agree on a seed
-        for p, d in zip(parameters, direction, strict=True):
-            p.data += step * d
-        out = encoder(share, shard_size=20, process_group=group)
-        for p, d in zip(parameters, direction, strict=True):
-            p.data -= step * d
-        return out
+        return encoder(share, shard_size=20, process_group=group)
 
-    def total(out):
+    def total():
+        out = outputs()
         own = out.elements.detach().square().sum()
         dist.all_reduce(own, group=group)
-        return (out.summary.square().sum() + own).item()
+        return out.summary.square().sum() + own
 
-    out = outputs(0.0)
+    out = outputs()
     summaries = [torch.empty_like(out.summary) for _ in range(size)]
     dist.all_gather(summaries, out.summary.detach(), group=group)
     assert all(torch.equal(s, summaries[0]) for s in summaries)
     grads = torch.autograd.grad(out.summary.square().sum() + out.elements.square().sum(), parameters, allow_unused=True)
     if class_token:  # the decoder, outside the engine, has it whole already
         assert all(g is not None for g in grads)
-    slope = sum((g * d).sum().item() for g, d in zip(grads, direction, strict=True) if g is not None)
-    h = 1e-6
-    assert slope == pytest.approx((total(outputs(h)) - total(outputs(-h))) / (2 * h), rel=1e-5)
+    assert_along(parameters, grads, total)
     # Equal shares: what all processes share is the same, masks of elements are not.
     same = encoder(batch, process_group=group)
     others = [torch.empty_like(same.elements) for _ in range(size)]
@@ -348,8 +310,6 @@ def check_dropout(class_token):
 
 def check_random_slots():
     rank, size = dist.get_rank(), 2
-    if rank >= size:
-        return
     encoder, batch = make("umbc", random=True).train(), sets()
     parameters, pool = list(encoder.parameters()), encoder.pool
     drawn, draw = [], pool.draw
@@ -369,15 +329,12 @@ def check_random_slots():
 
 
 def test_random_slots_are_drawn_together(four):
-    four(check_random_slots)
+    four(check_random_slots, first=2)
 
 
 @pytest.mark.parametrize("class_token", [True, False])
 def test_dropout_is_drawn_together_and_replayed(four, class_token):
-    four(check_dropout, class_token)
-
-
-# --------------------------------------------------------------------------------------------------- with other tools
+    four(check_dropout, class_token, first=3)
 
 
 class Net(nn.Module):
@@ -419,54 +376,6 @@ def test_data_times_set_with_ddp(four):
     four(check_data_times_set)
 
 
-def check_lightning(folder):
-    import lightning.pytorch as pl
-
-    class Module(pl.LightningModule):
-        def __init__(self):
-            super().__init__()
-            self.net = Net()
-
-        def training_step(self, numbers):
-            batch, target = batches(2)[int(numbers)]
-            share = batch_of(batch, (slice(0, 11), slice(11, N))[self.global_rank])
-            return self.net(share, target, process_group=torch.distributed.group.WORLD)
-
-        def configure_optimizers(self):
-            return torch.optim.SGD(self.parameters(), lr=0.1)
-
-    torch.manual_seed(0)
-    alone = Net()
-    optimizer = torch.optim.SGD(alone.parameters(), lr=0.1)
-    for batch, target in batches(2):
-        optimizer.zero_grad()
-        alone(batch, target).backward()
-        optimizer.step()
-    os.environ.update(LOCAL_RANK=str(dist.get_rank()), NODE_RANK="0")
-    torch.manual_seed(0)
-    module = Module()
-    trainer = pl.Trainer(
-        strategy="ddp",
-        accelerator="cpu",
-        devices=2,
-        max_epochs=1,
-        default_root_dir=folder,
-        use_distributed_sampler=False,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
-    trainer.fit(module, torch.utils.data.DataLoader([0, 1], batch_size=1))
-    assert trainer.global_step == 2
-    assert trainer.world_size == 2
-    return relative_error([*module.net.parameters()], [*alone.parameters()])
-
-
-def test_lightning_with_ddp(two, tmp_path):
-    assert max(two(check_lightning, str(tmp_path))) <= 1e-12
-
-
 def test_the_script_of_the_docs_under_torchrun(tmp_path, capsys):
     page = (ROOT / "docs" / "how-it-works.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE)
@@ -480,9 +389,6 @@ def test_the_script_of_the_docs_under_torchrun(tmp_path, capsys):
     assert done.returncode == 0, done.stderr
     shared = re.findall(r"^loss (\S+)$", done.stdout, flags=re.MULTILINE)
     assert [float(loss) for loss in shared] == pytest.approx([alone], abs=2e-5)
-
-
-# ------------------------------------------------------------------------------------------------- when things go wrong
 
 
 def train_until(rank, calls, action):

@@ -7,20 +7,9 @@ import shutil
 import pytest
 from benchmarks.interruptions import Judge, files_of
 
-EARLIER = {
-    "out/config.json": '{"seed": 1}',
-    "out/weights": "one",
-    "out/rows/0.csv": "1",
-    "out/names.csv": "a",
-    "mine": "m",
-}
-LATER = {
-    "out/config.json": '{"seed": 0}',
-    "out/weights": "two",
-    "out/rows/0.csv": "2",
-    "out/names.csv": "a",
-    "mine": "m",
-}
+SAME = {"out/names.csv": "a", "mine": "m"}
+EARLIER = SAME | {"out/config.json": '{"seed": 1}', "out/weights": "one", "out/rows/0.csv": "1"}
+LATER = SAME | {"out/config.json": '{"seed": 0}', "out/weights": "two", "out/rows/0.csv": "2"}
 LATER |= {"out/report.html": "one o'clock"}
 
 
@@ -65,11 +54,8 @@ def test_what_is_gone_or_changed_is_lost(judged, start, name):
 
 
 def test_what_is_neither_old_nor_new_is_left(judged):
-    assert judged(EARLIER | {"out/.weights-x1": "t", "tmp/y/z": ""}) == (
-        {},
-        False,
-        ["out/.weights-x1", "tmp", "tmp/y", "tmp/y/z"],
-    )
+    left = ["out/.weights-x1", "tmp", "tmp/y", "tmp/y/z"]
+    assert judged(EARLIER | {"out/.weights-x1": "t", "tmp/y/z": ""}) == ({}, False, left)
 
 
 def test_a_result_is_compared_without_its_time(tmp_path):

@@ -8,28 +8,24 @@ import torch_geometric.nn.aggr.utils as pyg
 from omniset import AttentionState
 from omniset.kernels import fused, sums
 from omniset.layers import (
+    GatedAttentionPooling,
     InducedSetAttentionBlock,
+    LatentRouting,
     LeeAttentionBlock,
     MultisetAttentionBlock,
     PoolingByMultiheadAttention,
     SetAttentionBlock,
     SetPooling,
+    SlotSetEncoder,
 )
 from omniset.testing import relative_error
-from oracle import induced, lee, msab, repeat
+from oracle import induced, lee, msab, repeat, shaken
 
 B, N, Q, D, H, K = 3, 11, 5, 6, 2, 7
 
 
 def sets(n=N):
     return torch.randn(B, n, D, dtype=torch.float64), torch.randint(0, 3, (B, n))
-
-
-def shaken(module):
-    """In float64, biases and norms away from 0 and 1, so that none can be forgotten unnoticed."""
-    for p in module.double().parameters():
-        p.data += 0.3 * torch.randn_like(p)
-    return module
 
 
 def assert_same(layer, got, expected):
@@ -191,13 +187,6 @@ def test_set_pooling(pooling):
     assert relative_error(y.grad, x.grad) < 1e-14
 
 
-def test_dropout_is_off_in_eval_and_on_in_training():
-    layer = InducedSetAttentionBlock(D, H, K, dropout=0.5).double()
-    elements, m = sets()
-    assert relative_error(layer(elements, m), layer(elements, m)) > 1e-3
-    assert torch.equal(layer.eval()(elements, m), layer(elements, m))
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -210,6 +199,16 @@ def test_dropout_is_off_in_eval_and_on_in_training():
         (lambda: SetAttentionBlock(6, 2, norm="none"), "norm must be 'pre' or 'post', got 'none'"),
         (lambda: SetAttentionBlock(6, 2, 5, norm="none", variant="lee"), "takes no ffn_dim"),
         (lambda: SetAttentionBlock(6, 2, norm="post", variant="lee-pre"), "norm must be 'pre' with variant='lee-pre'"),
+        (lambda: SetAttentionBlock(6, 2, norm="post", variant="author"), "norm must be 'pre' with variant='author'"),
+        (lambda: SetAttentionBlock(6, 2, norm="none", variant="lee", init="linear"), "takes no ffn_dim, dropout, hid"),
+        (lambda: PoolingByMultiheadAttention(6, 2, 1, element_ffn_dim=-1), "element_ffn_dim must be an integer >= 0"),
+        (lambda: LatentRouting(8, 2, 0), "num_latents must be an integer >= 1, got 0"),
+        (lambda: LatentRouting(8, 3, 2), "dim must be divisible by num_heads, got dim=8 and num_heads=3"),
+        (lambda: LatentRouting(8, 2, 2, hidden_layers=-1), "hidden_layers must be an integer >= 0, got -1"),
+        (lambda: GatedAttentionPooling(0), "dim must be an integer >= 1, got 0"),
+        (lambda: GatedAttentionPooling(5, 0), "num_outputs must be an integer >= 1, got 0"),
+        (lambda: GatedAttentionPooling(5, 1, 0), "attention_dim must be an integer >= 1, got 0"),
+        (lambda: SlotSetEncoder(4, 3, 3), "dim must be divisible by num_heads, got dim=4 and num_heads=3"),
     ],
 )
 def test_bad_arguments(make, message):

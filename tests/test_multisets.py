@@ -3,7 +3,7 @@ import pytest
 import torch
 from sklearn.cluster import DBSCAN
 
-from omniset import compact, multiset_attention
+from omniset import compact
 from omniset.testing import relative_error
 
 
@@ -76,15 +76,6 @@ def test_nothing_and_one(method):
     elements, multiplicity, inverse = compact(torch.ones(1, 3), method=method, **options)
     assert (elements.tolist(), multiplicity.tolist(), inverse.tolist()) == ([[1, 1, 1]], [1], [0])
     assert compact(torch.zeros(5, 0))[1].tolist() == [5]
-
-
-def test_attention_over_the_compacted_set_is_the_same():
-    x = torch.randint(0, 3, (97, 2)).double()
-    elements, multiplicity, _ = compact(x)
-    query = torch.randn(5, 2, dtype=torch.float64)
-    whole = multiset_attention(query, x, x)
-    assert len(elements) == 9
-    assert relative_error(multiset_attention(query, elements, elements, multiplicity), whole) < 1e-14
 
 
 def test_bad_arguments():

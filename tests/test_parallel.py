@@ -10,7 +10,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 import torch.distributed.distributed_c10d as c10d
@@ -26,6 +25,7 @@ from omniset.training.data import EpochSampler, Lesson
 from omniset.training.fit import TrainingModule, fit
 from omniset.training.network import SetNetwork
 from omniset.training.sets import SetBatches, SetModule
+from test_contract import sets
 
 ROOT = Path(__file__).parents[1]
 SMALL = ["--method=ust", "--dim=8", "--num_heads=2", "--depth=1", "--device=cpu"]
@@ -141,24 +141,11 @@ def launched(*words, cwd):
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False, env=environment(), timeout=300)
 
 
-def table(folder):
-    rng = np.random.default_rng(5)
-    sizes = rng.integers(1, 17, 43)
-    frame = pd.DataFrame({"set": np.repeat([f"s{i}" for i in range(43)], sizes)})
-    frame["x"], frame["y"] = rng.normal(size=(2, len(frame)))
-    labels = pd.DataFrame({"set": [f"s{i}" for i in range(43)], "label": [f"k{i % 3}" for i in range(43)]})
-    frame.to_csv(folder / "sets.csv", index=False)
-    labels.to_csv(folder / "labels.csv", index=False)
-    return frame, labels
-
-
-# ---------------------------------------------------------------------- two processes
-
-
 @pytest.mark.slow
 def test_two_processes_are_one(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("omniset.estimators.methods.TREES", 300)  # as the processes have it
-    table(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    sets()
     with pytest.raises(KeyboardInterrupt):
         train(tmp_path / "interrupted", **CASES["classes"], kind=Interrupted)
     assert main(["genomes", "simulate", f"--out={tmp_path}/sim", "--genomes=30", "--families=31", "--mags=1"]) == 0
@@ -259,9 +246,10 @@ raise SystemExit(code)
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="ports are listed by Linux alone")
 @pytest.mark.parametrize("program", [AT_THE_SHELL, IN_PYTHON], ids=["shell", "python"])
-def test_nothing_listens_beyond_the_loopback(program, tmp_path):
+def test_nothing_listens_beyond_the_loopback(program, tmp_path, monkeypatch):
     """Of fit in two processes, started by the command, and by a program of the user's."""
-    table(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    sets()
     (tmp_path / "program.py").write_text(program)
     assert hasattr(c10d, "_tensor_to_object")
     (tmp_path / "sitecustomize.py").write_text(UNPICKLED)
@@ -281,9 +269,8 @@ def test_nothing_listens_beyond_the_loopback(program, tmp_path):
 
 
 def test_the_first_of_several_processes_saves(tmp_path, monkeypatch):
-    frame, labels = table(tmp_path)
     small = {"dim": 8, "num_heads": 2, "depth": 1, "epochs": 1, "progress": False, "device": "cpu"}
-    model = SetClassifier("ust", **small).fit(frame, labels["label"].to_numpy()).set_params(devices=2)
+    model = SetClassifier("ust", **small).fit([[[0.0]], [[1.0]]] * 5, ["a", "b"] * 5).set_params(devices=2)
     for rank in ("0", "1"):
         monkeypatch.setenv("LOCAL_RANK", rank)
         model.save(tmp_path / rank)
@@ -348,9 +335,6 @@ def test_what_two_processes_send_and_how_they_end(tmp_path):
     assert "omniset: error: process 1 of 2 was killed (SIGKILL)" in done.stderr
     assert "Traceback" not in done.stderr
     assert [p.name for p in tmp_path.iterdir()] == ["met.py"]
-
-
-# ---------------------------------------------------------------------- one process
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 5])

@@ -7,13 +7,9 @@ import pytest
 import torch
 
 from omniset import SetBatch, encoders, engine, testing
-from omniset.layers import (
-    FeaturewiseSortPooling,
-    PoolingByMultiheadAttention,
-    SetAttentionBlock,
-    SlotSetEncoder,
-)
+from omniset.layers import FeaturewiseSortPooling, PoolingByMultiheadAttention, SetAttentionBlock, SlotSetEncoder
 from omniset.testing import relative_error
+from oracle import shaken
 
 SIZES = {"input_dim": 3, "dim": 8, "num_heads": 2, "num_inducing": 3, "depth": 2}
 DOUBLE = torch.float64
@@ -33,9 +29,6 @@ def gradients(encoder, batch, **options):
     torch.manual_seed(1)
     upstream = torch.randn(out.summary.shape, dtype=DOUBLE)
     return out.summary, torch.autograd.grad((out.summary.tanh() * upstream).sum(), list(encoder.parameters()))
-
-
-# ---------------------------------------------------------------------------- FSPool
 
 
 def sorted_sum(layer, elements, copies):
@@ -76,9 +69,6 @@ def test_a_sorted_sum_grows_with_the_set():
     assert relative_error(sums[1] - sums[0], 1e7 * mean) < 1e-6
 
 
-# ----------------------------------------------------------------------------- slots
-
-
 def slots_of_one_set(layer, x, copies):
     """By the definition: each copy, slot and head by itself."""
     x = x.repeat_interleave(copies, 0)
@@ -103,9 +93,7 @@ def slots_of_one_set(layer, x, copies):
 @pytest.mark.parametrize("weighting", ["softmax", "sigmoid", "slots"])
 def test_slots_by_their_definition(weighting, number):
     torch.manual_seed(0)
-    layer = SlotSetEncoder(12, 3, number, weighting).double().eval()
-    for p in layer.parameters():
-        p.data += 0.3 * torch.randn_like(p)
+    layer = shaken(SlotSetEncoder(12, 3, number, weighting)).eval()
     batch = random_batch(dim=12)
     x, m = batch.elements.requires_grad_(), batch.multiplicity
     got = layer(x, m)
@@ -144,16 +132,6 @@ def test_one_draw_for_all_shards(name):
         assert relative_error(grads, whole[1]) < 1e-12
     encoder.eval()
     assert torch.equal(encoder(batch).summary, encoder(batch).summary)
-
-
-def test_bad_slots():
-    with pytest.raises(ValueError, match="dim must be divisible by num_heads, got dim=4 and num_heads=3"):
-        SlotSetEncoder(4, 3, 3)
-    with pytest.raises(ValueError, match="memory must be an integer >= 0, got -1"):
-        encoders.build("strxl", **SIZES, memory=-1)
-
-
-# -------------------------------------------------------------------------- unbiased
 
 
 @pytest.mark.parametrize(
@@ -229,9 +207,6 @@ def test_where_nothing_can_be_scaled():
         encoder = encoders.build(name, **SIZES, **options).double()
         with pytest.raises(ValueError, match=message):
             encoder(batch, shard_size=4, shards=shards, gradient="unbiased")
-
-
-# ------------------------------------------------------------------------- segments
 
 
 PLAIN = {None: "set-transformer-sab", 3: "set-transformer-isab"}

@@ -139,6 +139,9 @@ class TestWhatIsFolded:
         assert block.foldable() is not None
 
     def test_parts_are_replaced(self, block):
+        class Adapter(nn.Linear):
+            pass
+
         before = block.foldable()
         block.key = nn.Linear(D, D)
         assert block.foldable().key is block.key is not before.key
@@ -147,6 +150,9 @@ class TestWhatIsFolded:
         block.ffn[1] = nn.Tanh()
         assert block.foldable() is None
         block.ffn[1] = nn.ReLU()
+        block.value = Adapter(D, D)
+        assert block.foldable() is None
+        block.value = nn.Linear(D, D)
         block.query = nn.Linear(D, D, bias=False)
         assert block.foldable() is None
         assert block(torch.randn(2, 101, D), torch.randn(2, K, D)).isfinite().all()

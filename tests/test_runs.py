@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import safetensors.torch
-import yaml
 
 from forked import Forked
 from omniset import SetClassifier, SetRegressor
@@ -172,17 +171,6 @@ def test_labels_of_elements(tmp_path, frame, source, capsys):
     assert np.isclose(scores_of(evaluated)["sign", "accuracy", "omniset"]["value"], right.mean())
 
 
-def test_regression_and_groups(tmp_path, frame):
-    words = ["--target_columns", "amount", "--group", "patient", "--method", "deep-sets"]
-    model = fit(tmp_path, *words, target="all.csv")
-    loaded = SetRegressor.load(model)
-    assert loaded.targets_ == ["amount"]
-    run("predict", tmp_path / "sets.parquet", "--model", model, "--out", tmp_path / "p.csv")
-    found = read_csv(tmp_path / "p.csv")
-    assert found.columns.tolist() == ["set", "amount"]
-    assert (found["amount"].to_numpy() == loaded.predict(frame.drop(columns="sign"))).all()
-
-
 def test_a_label_of_the_set_in_its_rows(tmp_path, frame):
     kinds = frame["set"].str[1:].astype(int) % 2
     frame.assign(kind=np.where(kinds, "odd", "even")).drop(columns="sign").to_csv(tmp_path / "kinds.csv", index=False)
@@ -206,16 +194,6 @@ def test_predict_writes_as_it_reads(tmp_path, frame, fitted, monkeypatch):
     size = (tmp_path / "big.csv").stat().st_size
     early = sum(position < size for position in seen)
     assert early > 0  # pandas reads 256 kB at a time, so the first predictions are out before the last rows are read
-
-
-def test_config_file_of_fit(tmp_path, frame, capsys):
-    with pytest.raises(SystemExit):
-        main(["fit", f"{tmp_path}/sets.csv", f"--target={tmp_path}/labels.csv", "--epochs=1", *SMALL, "--print_config"])
-    config = yaml.safe_load(capsys.readouterr().out)
-    assert config["epochs"] == 1
-    (tmp_path / "fit.yaml").write_text(yaml.safe_dump(config | {"out": str(tmp_path / "out")}))
-    run("fit", "--config", tmp_path / "fit.yaml")
-    assert (tmp_path / "out" / "report.html").exists()
 
 
 @pytest.mark.slow

@@ -1,12 +1,9 @@
 """Attention scaled by the size of the set: the formula, gradients, shards, copies; folded where there is one set."""
 
-import math
-
 import pytest
 import torch
 
 from omniset import SetBatch, encoders, explain, testing
-from omniset.engine import stores
 from omniset.kernels import folded
 from omniset.layers import (
     InducedSetAttentionBlock,
@@ -15,17 +12,10 @@ from omniset.layers import (
     SetAttentionBlock,
 )
 from omniset.testing import relative_error
-from oracle import induced, msab, repeat
+from oracle import induced, msab, repeat, shaken
 
 B, N, D, H, K = 3, 29, 10, 2, 5
 DOUBLE = torch.float64
-CASES = [("ust", store) for store in stores.STORES] + [("set-transformer-sab", store) for store in ("device", "cpu")]
-
-
-def shaken(module):
-    for p in module.double().parameters():
-        p.data += 0.3 * torch.randn_like(p)
-    return module
 
 
 def sets():
@@ -97,44 +87,6 @@ def test_the_start_is_plain_attention():
     assert relative_error(scaled(x, m), plain(x, m)) < 1e-14
 
 
-def test_a_needle_keeps_its_weight():
-    """e^(c s log(1 + n)) / (e^(c s log(1 + n)) + n - 1) tends to 1 where s c > 1; without the scale it tends to 0."""
-    block = MultisetAttentionBlock(2, 1, scale="size").double()
-    block.norm_queries = block.norm_elements = torch.nn.Identity()
-    for part in (block.query, block.key, block.value):
-        part.weight.data, part.bias.data = torch.eye(2, dtype=DOUBLE), torch.zeros(2, dtype=DOUBLE)
-    block.size_scale.data = torch.tensor([[0.25], [0.5]], dtype=DOUBLE)
-    query, elements = torch.tensor([[[1.0, 0.0]]]).double(), torch.tensor([[[3.0, 0.0], [0.0, 0.0]]]).double()
-    c = 0.5 * 3 / 2**0.5
-    weights = []
-    for size in (10, 10**3, 10**6):
-        average = block.reduce(query, elements, torch.tensor([[1, size - 1]])).finish()
-        weights.append(average[0, 0, 0, 0].item() / 3)
-        largest = math.exp(c / 2) * (1 + size) ** c
-        assert weights[-1] == pytest.approx(largest / (largest + size - 1), rel=1e-6)
-    assert weights == sorted(weights)
-
-
-@pytest.mark.parametrize(("name", "store"), CASES)
-@pytest.mark.parametrize("class_token", [False, True])
-def test_shards_are_the_whole(name, store, class_token):
-    """Outputs and the gradients of weights, elements and multiplicities."""
-    encoder = encoder_of(name, class_token=class_token, decoder_depth=1)
-    x, m = sets()
-    m = m.double() * 0.7
-    m[2, :8] = 0  # set 2 is absent in the first shard
-    found = []
-    for options in ({}, {"shard_size": 8, "store": store}):
-        leaves = [x.clone().requires_grad_(), m.clone().requires_grad_()]
-        out = encoder(SetBatch(*leaves), **options)
-        torch.manual_seed(1)
-        loss = (out.summary * torch.randn_like(out.summary)).sum() + (out.elements * torch.randn_like(x)).sum()
-        grads = torch.autograd.grad(loss, [*leaves, *encoder.parameters()])
-        found.append((out.summary, out.elements, *grads))
-    for whole, shards in zip(*found, strict=True):
-        assert (shards - whole).norm() <= 1e-12 * max(1, float(whole.detach().norm()))
-
-
 @pytest.mark.parametrize("name", ["ust", "set-transformer-sab", "strxl"])
 def test_symmetries(name):
     encoder, (x, m) = encoder_of(name), sets()
@@ -147,12 +99,8 @@ def test_symmetries(name):
         again = encoder(list(batch.shards(7)))
         assert relative_error(again.summary, encoder(batch).summary) < 1e-12
         others = SetBatch(torch.randn(B, 3, D, dtype=DOUBLE))
-        assert (
-            relative_error(
-                encoder.contextualize(others, again.contexts), encoder.contextualize(others, encoder(batch).contexts)
-            )
-            < 1e-12
-        )
+        found, expected = (encoder.contextualize(others, out.contexts) for out in (again, encoder(batch)))
+        assert relative_error(found, expected) < 1e-12
 
 
 @pytest.mark.parametrize("gradient", ["first-shard", "unbiased"])

@@ -49,11 +49,6 @@ def test_every_source_is_the_whole_set(data, store, tmp_path):
         assert relative_error(elements, whole.elements) < 1e-12, name
 
 
-def test_without_elements():
-    (shard,) = ArraySource(np.zeros((0, 2)), 5)
-    assert shard.elements.shape == (1, 0, 2)
-
-
 def test_a_mapped_file_is_read_a_shard_at_a_time(data, tmp_path):
     np.save(tmp_path / "x.npy", data[0])
     source = ArraySource(tmp_path / "x.npy", 17)
@@ -66,31 +61,22 @@ def test_bad_sources(data, tmp_path):
     np.save(tmp_path / "m.npy", m)
     np.save(tmp_path / "m7.npy", m[:7])
     (tmp_path / "x.parquet").write_bytes(b"PAR1")
+    holey = np.where(np.arange(101) == 44, np.nan, x.T).T
     for make, message in (
         (lambda: ArraySource(x, 0), "shard_size must be an integer >= 1, got 0"),
-        (
-            lambda: ArraySource(tmp_path / "m.npy", 5),
-            r"array must be numbers with 2 axes, got float64 of shape \(101,\)",
-        ),
+        (lambda: ArraySource(tmp_path / "m.npy", 5), r"array must be numbers with 2 axes, .* of shape \(101,\)"),
         (lambda: ArraySource(x.astype(str), 5), "array must be numbers with 2 axes, got <U"),
-        (
-            lambda: ArraySource(x, 5, tmp_path / "m7.npy"),
-            "multiplicity must have as many entries as array has rows, 101, got 7",
-        ),
+        (lambda: ArraySource(x, 5, tmp_path / "m7.npy"), "as many entries as array has rows, 101, got 7"),
         (lambda: ArraySource(x, 5, -m), "multiplicity"),
         (lambda: ArraySource(tmp_path / "x.parquet", 5), "array: .*x.parquet is no .npy file"),
-        (
-            lambda: ArraySource(np.where(np.arange(101) == 44, np.nan, x.T).T, 5),
-            r"rows from 40 .*: elements\[0, 4, 0\]",
-        ),
+        (lambda: ArraySource(holey, 5), r"rows from 40 .*: elements\[0, 4, 0\]"),
     ):
         with pytest.raises(ValueError, match=message):
             list(make())
-
-
-def test_a_function_that_makes_nothing():
     with pytest.raises(TypeError, match="must give SetBatch shards to iterate over, it gave NoneType"):
         list(FunctionSource(lambda: None))
+    (shard,) = ArraySource(np.zeros((0, 2)), 5)  # no elements are no error
+    assert shard.elements.shape == (1, 0, 2)
 
 
 def test_rows_on_disk_are_those_in_memory(tmp_path, monkeypatch):

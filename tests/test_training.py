@@ -28,8 +28,8 @@ def some_sets(number=29, seed=0, largest=13):
     return frame
 
 
-def on_disk(sets, folder):
-    elements, counts = DiskRows(sets.dim, torch.float32, folder), DiskRows(None, torch.float32, folder)
+def on_disk(sets, folder, dtype=torch.float32):
+    elements, counts = DiskRows(sets.dim, dtype, folder), DiskRows(None, dtype, folder)
     for rows, multiplicity in sets.blocks(17):
         elements.append(rows)
         counts.append(multiplicity)
@@ -65,9 +65,6 @@ def doubled(sets):
     return Sets.from_rows(elements.double(), counts.double(), sets.offsets, sets.names, sets.features)
 
 
-# ---------------------------------------------------------------------- groups of sets
-
-
 def test_batched_by_hand():
     elements, counts = torch.zeros(40, 1), torch.ones(40)
     bounds = [(0, 3), (3, 5), (5, 6), (6, 26), (26, 30), (30, 30), (30, 34), (34, 40)]
@@ -81,12 +78,7 @@ def test_batched_by_hand():
 @pytest.mark.parametrize("disk", [False, True])
 def test_parts_and_large_sets_are_the_whole_batch(encoder, disk, tmp_path):
     sets = doubled(Sets.of(some_sets(11), torch.float64))
-    if disk:
-        elements, counts = DiskRows(2, torch.float64, tmp_path), DiskRows(None, torch.float64, tmp_path)
-        for rows, multiplicity in sets.blocks(23):
-            elements.append(rows)
-            counts.append(multiplicity)
-        sets = Sets.from_rows(elements, counts, sets.offsets, sets.names, sets.features)
+    sets = on_disk(sets, tmp_path, torch.float64) if disk else sets
     targets = torch.arange(11)[:, None] % 2
     network = network_of(encoder)
     whole = gradients(network, sets, targets, max_elements=10**9)
@@ -118,9 +110,6 @@ def test_sets_on_disk_train_and_predict_to_the_same_bits(level, tmp_path):
     tables = [m.predict_table(s) for m, s in zip(models, (frame, on_disk(sets, tmp_path)), strict=True)]
     pd.testing.assert_frame_equal(*tables, check_exact=True)
     assert all(torch.equal(a, b) for a, b in zip(*(m.network_.state_dict().values() for m in models), strict=True))
-
-
-# ---------------------------------------------------------------------- targets
 
 
 @pytest.mark.parametrize("classify", [True, False])

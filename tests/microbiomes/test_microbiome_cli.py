@@ -198,6 +198,7 @@ def test_simulated_sequences_are_what_is_said():
 
 FILES = "--references DIR/references.fasta --taxonomy DIR/taxonomy.tsv"
 READS = "classify DIR/reads.fastq.gz --model MODEL"
+TABLE = "classify --table DIR/table.tsv --model MODEL"
 
 
 @pytest.mark.parametrize(
@@ -207,34 +208,14 @@ READS = "classify DIR/reads.fastq.gz --model MODEL"
         ("classify a.fq --table t.tsv", "give either files of reads, or --table"),
         ("classify nowhere.fq --model MODEL", "nowhere.fq: No such file"),
         ("classify DIR/reads.fastq.gz DIR/reads.fastq.gz --model MODEL", "two files would both be"),
-        ("classify --table DIR/table.tsv --model MODEL", "sequences must be given: features are names"),
-        (
-            "classify --table DIR/table.tsv --sequences DIR/references.fasta --model MODEL",
-            "sequences and counts have no feature in common: the table has such as 'ASV",
-        ),
-        ("classify --table zero.tsv --sequences DIR/sequences.fasta --model MODEL", "zero.tsv has no reads: every"),
+        (TABLE, "sequences must be given: features are names"),
+        (f"{TABLE} --sequences DIR/references.fasta", "have no feature in common: the table has such as 'ASV"),
+        (f"{TABLE.replace('DIR/table', 'zero')}", "zero.tsv has no reads: every"),
         (f"{READS} --reads DIR/reads.fastq.gz", "reads must be given once: as words, which are "),
-        (
-            f"{READS} --against DIR/truth.tsv",
-            "truth.tsv has calls of none of the sequences: it has such as 'ASV1', they",
-        ),
-        (f"{READS} --threshold 2", "threshold must be >= 0 and <= 1"),
-        (f"{READS} --out MODEL", "is or holds"),
-        ("classify bad.fa --model MODEL", "bad.fa: line 2: has 'E', which is no base"),
-        ("fit --references DIR/references.fasta", "references.fasta: line 1: must have a name and a taxon"),
-        (
-            "fit --references DIR/references.fasta --taxonomy few.tsv",
-            "references.fasta and few.tsv: taxonomy knows none",
-        ),
-        (
-            "evaluate --references DIR/references.fasta --taxonomy few.tsv",
-            "references.fasta and few.tsv: taxonomy knows",
-        ),
+        (f"{READS} --against DIR/truth.tsv", "truth.tsv has calls of none of the sequences: it has such as 'ASV1'"),
+        (f"fit {FILES.replace('DIR/taxonomy', 'few')}", "references.fasta and few.tsv: taxonomy knows none"),
         (f"fit {FILES} --profiles odd.tsv", "odd.tsv: profiles: none of the 1 features is a known taxon or reference"),
-        (
-            f"fit {FILES} --ranks domain,genus",
-            "taxonomy.tsv: line 2: the taxon 'd__Bacteria; p__P1; c__C1; o__O1; f__F1",
-        ),
+        (f"fit {FILES} --ranks domain,genus", "taxonomy.tsv: line 2: the taxon 'd__Bacteria; p__P1; c__C1; o__O1"),
         ("explain ASV3 --model MODEL", "--table must be given"),
         ("classify reads.fq --model MODEL --renamed odd.tsv", "renamed=odd.tsv is of the names in against"),
         ("classify reads.fq --model MODEL --by habitat", "metadata and by must be given together"),
@@ -243,7 +224,6 @@ READS = "classify DIR/reads.fastq.gz --model MODEL"
 )
 def test_bad_input_is_one_line(folder, tmp_path, monkeypatch, capsys, words, message):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "bad.fa").write_text(">a\nACGTE\n")
     (tmp_path / "few.tsv").write_text("Feature ID\tTaxon\nnone\td__B; p__P; c__C; o__O; f__F; g__G\n")
     (tmp_path / "odd.tsv").write_text("#OTU ID\tA\nnone\t1\n")
     (tmp_path / "zero.tsv").write_text("#OTU ID\tA\nASV1\t0\nASV2\t0\n")

@@ -1,7 +1,7 @@
 """The comparison with other methods: splits that share nothing, scores as they are defined, rows that are kept."""
 
 import json
-import shutil
+import re
 import sys
 
 import numpy as np
@@ -40,18 +40,19 @@ def test_splits_share_nothing(references, parts):
     assert {text_of[t] for t in found.unknown}.isdisjoint(found.taxa.lineages)
 
 
-def test_too_little_to_hold_out(references):
+@pytest.mark.parametrize(
+    ("some", "message"),
+    [
+        (slice(None, None, 12), "no taxon has two distinct sequences, one of which could be tested"),
+        (slice(24), "references must be of at least 3 taxa, .*, there are 2"),
+    ],
+)
+def test_too_little_to_hold_out(references, some, message):
     texts, lineages = references
-    one = TaxonClassifier(**SMALL)
-    each, _ = one.prepare({name: texts[name] for name in [*texts][::12]}, lineages)
-    with pytest.raises(ValueError, match="no taxon has two distinct sequences, one of which could be tested"):
-        split(each, one.taxa_, seed=3)
-    two = TaxonClassifier(**SMALL)
-    few, _ = two.prepare({name: texts[name] for name in [*texts][:24]}, lineages)
-    with pytest.raises(
-        ValueError, match="references must be of at least 3 taxa, one of which is held out, there are 2"
-    ):
-        split(few, two.taxa_, seed=3)
+    model = TaxonClassifier(**SMALL)
+    few, _ = model.prepare({name: texts[name] for name in [*texts][some]}, lineages)
+    with pytest.raises(ValueError, match=message):
+        split(few, model.taxa_, seed=3)
 
 
 def test_samples_are_of_tested_sequences_and_their_taxa(references, parts):
@@ -198,74 +199,59 @@ def test_what_cannot_be_evaluated(parts, options, message):
         evaluate(TaxonClassifier(**SMALL), parts[0], **options)
 
 
-FAKES = {
-    "vsearch": r"""
-import re, sys
-words = dict(zip(sys.argv[1::2], sys.argv[2::2]))
-taxon = {}
-for header, text in re.findall(r">(.*)\n(.*)\n", open(words["--db"]).read()):
-    taxon[text] = re.search(r"tax=(.*);", header)[1]
-with open(words["--tabbedout"], "w") as out:
-    for name, text in re.findall(r">(.*)\n(.*)\n", open(words["--sintax"]).read()):
-        names = ",".join(f"{part}(0.75)" for part in taxon[text].split(",")) if text in taxon else ""
-        out.write(f"{name}\t{names}\t+\t\n")
-""",
-    "java": r"""
-import json, os, re, sys
-here = sys.argv.index("edu.msu.cme.rdp.classifier.cli.ClassifierMain")
-words = dict(zip(sys.argv[here + 2 :: 2], sys.argv[here + 3 :: 2]))
-if sys.argv[here + 1] == "train":
-    nodes = [line.split("*") for line in open(words["-t"]).read().splitlines()]
-    ids = {node[0]: node for node in nodes}
-    for number, name, parent, depth, rank in nodes[1:]:
-        assert int(ids[parent][3]) == int(depth) - 1 and (rank == "genus") == (depth == "6")
-    taxon = {text: names for names, text in re.findall(r">.*\tRoot;(.*)\n(.*)\n", open(words["-s"]).read())}
-    assert {name for names in taxon.values() for name in names.split(";")} == {node[1] for node in nodes[1:]}
-    json.dump(taxon, open(words["-o"] + "/all.json", "w"))
-else:
-    taxon = json.load(open(os.path.dirname(words["-t"]) + "/all.json"))
-    with open(words["-o"], "w") as out:
-        for name, text in re.findall(r">(.*)\n(.*)\n", open(sys.argv[-1]).read()):
-            if text in taxon:  # there is no line for a sequence that is too short
-                cells = [cell for part in taxon[text].split(";") for cell in (part, "rank", "0.75")]
-                out.write("\t".join([name, "", "Root", "rootrank", "1.0", *cells]) + "\n")
-""",
-    "rdp_classifier": "",
-}
-NEEDED = [(["vsearch"], "vsearch", "sintax"), (["java", "rdp_classifier"], "java", "rdp")]
+def vsearch(*words):
+    """It names what it has read among the references."""
+    given = dict(zip(words[1::2], words[2::2], strict=True))
+    known, asked = (re.findall(r">(.*)\n(.*)\n", given[name].read_text()) for name in ("--db", "--sintax"))
+    taxon = {text: re.search(r"tax=(.*);", header)[1].replace(",", "(0.75),") + "(0.75)" for header, text in known}
+    given["--tabbedout"].write_text("".join(f"{name}\t{taxon.get(text, '')}\t+\t\n" for name, text in asked))
 
 
-@pytest.mark.parametrize(("programs", "name", "method_name"), NEEDED)
-def test_programs_are_given_what_is_known(parts, tmp_path, monkeypatch, programs, name, method_name):
-    """A program in the place of each, which knows what it has learned from."""
-    kind = PROGRAMS[method_name]
-    assert not kind.installed() or shutil.which(name)
-    for command in programs:
-        program = tmp_path / command
-        program.write_text(f"#!{sys.executable}\n{FAKES[command]}")
-        program.chmod(0o755)
-    program = tmp_path / name
-    monkeypatch.setattr(RdpClassifier, "jar", program)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert method_name in installed()
-    found = parts[1]
-    method = kind()
+def java(*words):
+    """Likewise; the RDP classifier learns a tree first, and has no line for a sequence that is too short."""
+    verb, *words = words[words.index(RdpClassifier.entry) + 1 :]
+    if verb == "train":
+        given = dict(zip(words[::2], words[1::2], strict=True))
+        nodes = [line.split("*") for line in given["-t"].read_text().splitlines()]
+        ids = {node[0]: node for node in nodes}
+        for _, _, parent, depth, rank in nodes[1:]:
+            assert int(ids[parent][3]) == int(depth) - 1
+            assert (rank == "genus") == (depth == "6")
+        taxon = {text: names for names, text in re.findall(r">.*\tRoot;(.*)\n(.*)\n", given["-s"].read_text())}
+        assert {name for names in taxon.values() for name in names.split(";")} == {node[1] for node in nodes[1:]}
+        (given["-o"] / "all.json").write_text(json.dumps(taxon))
+        return
+    _, properties, _, out, queries = words
+    taxon, rows = json.loads((properties.parent / "all.json").read_text()), []
+    for name, text in re.findall(r">(.*)\n(.*)\n", queries.read_text()):
+        if text in taxon:
+            cells = [cell for part in taxon[text].split(";") for cell in (part, "rank", "0.75")]
+            rows.append("\t".join([name, "", "Root", "rootrank", "1.0", *cells]) + "\n")
+    out.write_text("".join(rows))
+
+
+@pytest.mark.parametrize(("name", "program"), [("sintax", vsearch), ("rdp", java)])
+def test_programs_are_given_what_is_known(parts, monkeypatch, name, program):
+    found, method = parts[1], PROGRAMS[name]()
+    with pytest.raises(RuntimeError, match="ended with status 1: no memory"):
+        method._run(sys.executable, "-c", "raise SystemExit('no memory')")
+    monkeypatch.setattr(method, "_run", program)
     method.fit(found.references, found.train, np.ones((1, 8)), found.taxa)
     learned = found.train[::3]
     method.read([found.references.texts[i] for i in found.references.sequence[learned]] + ["ACGT" * 20])
     called, sure = method.call(np.arange(len(learned) + 1), np.ones(len(learned) + 1))
     assert called[:-1].tolist() == found.references.taxon[learned].tolist()
     assert sure.tolist() == [0.75] * len(learned) + [0]
-    program.write_text(f"#!{sys.executable}\nraise SystemExit('no memory')\n")
-    with pytest.raises(RuntimeError, match=f"{name} ended with status 1: no memory"):
-        method.read(["ACGT" * 20])
-    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    monkeypatch.setenv("PATH", "")
     assert not installed()
 
 
-def test_at_the_shell(files, tmp_path, capsys, monkeypatch):
+def test_at_the_shell(classifier, files, tmp_path, capsys, monkeypatch):
+    """The options are those of the model, but for those that are given."""
     monkeypatch.setattr(TaxonClassifier, "FRACTIONS", (0.4, 0.4))
+    classifier.save(tmp_path / "model")
     words = ["--references", files / "refs.fasta.gz", "--taxonomy", files / "tax.tsv", "--region", "515F-806R"]
+    words += ["--model", tmp_path / "model"]
     words += ["--methods", "omniset,naive-bayes", "--seeds", 1, "--sizes", "64,128", "--epochs", 1, "--device", "cpu"]
     out = tmp_path / "out"
     assert main(["microbiomes", "evaluate", *map(str, words), "--progress", "false", "--out", str(out)]) == 0
@@ -275,29 +261,9 @@ def test_at_the_shell(files, tmp_path, capsys, monkeypatch):
     numbers, report = (json.loads((out / name).read_text()) for name in ("metrics.json", "report.json"))
     assert {row["method"] for row in numbers["pooled"]} == {"omniset", "naive-bayes"}
     assert report["notes"] == ["region 515F-806R was found in 108 of 108 references"]
+    asked = {"region": "515F-806R", "epochs": 1}
+    assert report["arguments"] == json.loads(json.dumps(classifier.get_params())) | asked
     rows = pd.read_csv(out / "scores.csv.gz")
     assert len(rows) == (2 * 5 + 1) * 20  # ours, in small samples, is beside itself in large ones
     assert rows["community"].nunique() == 30
     assert "With unknown taxa" in (out / "report.html").read_text()
-
-
-def test_the_options_are_those_of_the_model(classifier, files, tmp_path):
-    """But for those that are given."""
-    classifier.save(tmp_path / "model")
-    words = ["--references", files / "refs.fasta.gz", "--taxonomy", files / "tax.tsv", "--region", "515F-806R"]
-    words += [
-        "--model",
-        tmp_path / "model",
-        "--methods",
-        "nearest",
-        "--seeds",
-        1,
-        "--sizes",
-        9,
-        "--out",
-        tmp_path / "o",
-    ]
-    assert main(["microbiomes", "evaluate", *map(str, words)]) == 0
-    arguments = json.loads((tmp_path / "o" / "report.json").read_text())["arguments"]
-    asked = {"region": "515F-806R", "device": "auto", "progress": True}
-    assert arguments == json.loads(json.dumps(classifier.get_params())) | asked

@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from omniset.microbiomes.references import shares_of
 from omniset.microbiomes.samples import are_sequences, read_column, read_samples
 from omniset.microbiomes.sequences import IUPAC, dereplicate, extract, primers_of, reverse_complement
-from omniset.microbiomes.taxonomy import Taxa, cut, lineages_of, read_taxonomy
+from omniset.microbiomes.taxonomy import Taxa, lineages_of, read_taxonomy
 from omniset.tables.dna import read_fasta
 
 
@@ -24,9 +24,6 @@ def written(folder, name, text):
     with opener(path, "wt") as file:
         file.write(text)
     return path
-
-
-# ---------------------------------------------------------------------- sequences
 
 
 @pytest.mark.parametrize("ending", ["", ".gz", ".xz", ".bz2"])
@@ -58,10 +55,9 @@ def test_bad_sequences_name_their_line(tmp_path, text, message):
 
 
 def test_a_file_that_is_cut_off(tmp_path):
-    rng = np.random.default_rng(0)
-    whole = written(
-        tmp_path, "a.fasta.gz", "".join(f">{i}\n{''.join(rng.choice(list('ACGT'), 80))}\n" for i in range(99))
-    )
+    bases = np.random.default_rng(0).choice(list("ACGT"), (99, 80))
+    text = "".join(f">{i}\n{''.join(row)}\n" for i, row in enumerate(bases))
+    whole = written(tmp_path, "a.fasta.gz", text)
     whole.write_bytes(whole.read_bytes()[:-200])
     with pytest.raises(ValueError, match=r"a.fasta.gz: is cut off"):
         read_fasta(whole)
@@ -116,9 +112,6 @@ def test_regions_that_are_none(region):
         primers_of(region)
 
 
-# ---------------------------------------------------------------------- taxa
-
-
 def test_taxonomies_as_they_come(tmp_path):
     text = (
         "Feature ID\tTaxon\tConfidence\n#q2:types\tcategorical\tnumeric\n"
@@ -128,8 +121,6 @@ def test_taxonomies_as_they_come(tmp_path):
     assert found == {"a": ("d__B", "p__P", "c__", "o__O"), "b": (), "c": ("k__B", "p__P", "c__C")}
     plain = read_taxonomy(written(tmp_path, "p.tsv", "x\tBacteria;Firmicutes\ny\tD_0__B;D_1__F\n"))
     assert plain == {"x": ("Bacteria", "Firmicutes"), "y": ("D_0__B", "D_1__F")}
-    assert cut(found["a"], 3) is None
-    assert cut(found["a"], 4) == found["a"]
 
 
 @pytest.mark.parametrize(
@@ -145,15 +136,6 @@ def test_taxonomies_as_they_come(tmp_path):
 def test_bad_taxonomies_name_their_line(tmp_path, text, message):
     with pytest.raises(ValueError, match=message):
         read_taxonomy(written(tmp_path, "t.tsv", text))
-
-
-def test_clades_are_those_of_whole_lineages():
-    """Genera of one name in two families are two."""
-    taxa = Taxa.of([("d", "f1", "uncultured"), ("d", "f2", "uncultured"), ("d", "f2", "x")])
-    assert taxa.clade.tolist() == [[0, 0, 0], [0, 1, 1], [0, 1, 2]]
-
-
-# ---------------------------------------------------------------------- feature tables
 
 
 def biom(path, counts, features, samples, taxa=None):
@@ -176,12 +158,9 @@ OF_XYZ = ["k__B; p__P", ["k__B"], ["k__C", "p__"]]
 
 def test_tables_of_all_kinds_are_the_same(tmp_path):
     counts = np.array([[3, 0, 2.5], [0, 0, 1]])
-    made = biom(
-        tmp_path / "t.biom", counts, ["x", "y", "z"], ["A", "B"], [["k__B", "p__P"], ["k__B", ""], ["k__C", "p__"]]
-    )
-    text = (
-        "# Constructed from biom file\n#OTU ID\tA\tB\ttaxonomy\nx\t3\t0\tk__B; p__P\ny\t0\t0\tk__B\nz\t2.5\t1\tk__C\n"
-    )
+    taxa = [["k__B", "p__P"], ["k__B", ""], ["k__C", "p__"]]
+    made = biom(tmp_path / "t.biom", counts, ["x", "y", "z"], ["A", "B"], taxa)
+    text = "# From biom\n#OTU ID\tA\tB\ttaxonomy\nx\t3\t0\tk__B; p__P\ny\t0\t0\tk__B\nz\t2.5\t1\tk__C\n"
     sparse = {
         "rows": [{"id": f, "metadata": {"taxonomy": t}} for f, t in zip("xyz", OF_XYZ, strict=True)],
         "columns": [{"id": "A", "metadata": None}, {"id": "B", "metadata": None}],
@@ -270,17 +249,11 @@ def group(root):
     [
         (damage("sample/matrix/indptr"), "it has no sample/matrix/indptr "),
         (damage("observation/ids"), "no BIOM 2.1 file: it has no observation/ids"),
-        (
-            damage("sample/matrix/data", lambda v: v * [1, -1, 1]),
-            "sample 'A', feature 'y': the count must be a number from 0 to 1e.15, is -2",
-        ),
+        (damage("sample/matrix/data", lambda v: v * [1, -1, 1]), "sample 'A', feature 'y': the count must be .* is -2"),
         (damage("sample/matrix/indices", lambda v: v + 0.4), "sample/matrix/indices must be a row of whole numbers"),
         (damage("sample/matrix/indptr", lambda v: v + 0.0), "sample/matrix/indptr must be a row of whole numbers"),
         (damage("sample/matrix/indices", lambda v: v + 9), "indices"),
-        (
-            damage("sample/matrix/indices", lambda v: v * 0),
-            "is damaged: it has two counts of one feature in one sample",
-        ),
+        (damage("sample/matrix/indices", lambda v: v * 0), "damaged: it has two counts of one feature in one sample"),
         (damage("sample/matrix/indptr", lambda v: v[:-1]), "2 samples must have 3 numbers in .*indptr, which has 2"),
         (damage("sample/matrix/indptr", lambda v: np.minimum(v, 2)), "must end with the number of data, 3, not 2"),
         (damage("sample/matrix/indptr", lambda v: v[::-1]), "must end with the number of data, 3, not 0"),
@@ -311,13 +284,10 @@ def test_biom_files_with_damaged_parts(tmp_path, change, message):
 def test_taxa_of_biom_files_as_one_text(tmp_path):
     """Each may be a row of names or one text, of fixed length or not."""
     path = biom(tmp_path / "t.biom", np.array([[1.0, 2]]), ["x", "y"], ["A"])
-    for values in (
-        np.array(["k__B; p__P", "k__B"], dtype="S"),
-        np.array(["k__B; p__P", "k__B"], dtype=h5py.string_dtype()),
-    ):
+    for kind in ("S", h5py.string_dtype()):
         with h5py.File(path, "r+") as root:
             root.pop("observation/metadata", None)
-            root["observation/metadata/taxonomy"] = values
+            root["observation/metadata/taxonomy"] = np.array(["k__B; p__P", "k__B"], dtype=kind)
         assert read_samples(path).taxa == {"x": "k__B; p__P", "y": "k__B"}
 
 
@@ -328,9 +298,7 @@ def test_a_column_orders_the_samples(tmp_path):
     assert read_column(numbers, "site", ["C", "A", "B", "D"]).order() == [1, 3, 0, 2]
     with pytest.warns(UserWarning, match="s.tsv: 1 sample not there, such as 'E'"):
         assert read_column(numbers, "site", ["E", "C"]).order() == [1, 0]
-    with pytest.raises(
-        ValueError, match="column '#SampleID' has none of the samples, .* such as 'x'; it has such as 'A'"
-    ):
+    with pytest.raises(ValueError, match="'#SampleID' has none of the samples, .* such as 'x'; it has such as 'A'"):
         read_column(numbers, "age", ["x"])
     with pytest.raises(ValueError, match="'size'"):
         read_column(numbers, "size", ["A"])
@@ -378,9 +346,7 @@ def test_artifacts_of_qiime_2(tmp_path):
     table = read_samples(artifact(tmp_path / "table.qza", feature_table_DOT_biom=made.read_bytes()))
     assert (table.names, table.features) == (["A", "B"], ["x", "y"])
     assert np.array_equal(table.counts.toarray(), read_samples(made).counts.toarray())
-    with pytest.raises(
-        ValueError, match=r"taxa.qza: is no artifact .* it must hold feature-table.biom, it holds 'taxo"
-    ):
+    with pytest.raises(ValueError, match=r"taxa.qza: is no artifact .* must hold feature-table.biom, it holds 'taxo"):
         read_samples(taxa)
     with pytest.raises(ValueError, match=r"table.qza: is no artifact .* it must hold taxonomy.tsv or dna-seq"):
         read_fasta(tmp_path / "table.qza")
@@ -391,7 +357,5 @@ def test_artifacts_of_qiime_2(tmp_path):
     for read in (read_fasta, read_samples, read_taxonomy):
         with pytest.raises(ValueError, match=r"cut.qza: is no artifact of QIIME 2 that can be read: File is not a zip"):
             read(tmp_path / "cut.qza")
-    wrong = bytearray(artifact(tmp_path / "wrong.qza", feature_table_DOT_biom=b"no HDF5").read_bytes())
-    (tmp_path / "wrong.qza").write_bytes(wrong)
-    with pytest.raises(ValueError, match=r"wrong.qza is cut off, damaged or no BIOM 2.1 file|wrong.qza"):
-        read_samples(tmp_path / "wrong.qza")
+    with pytest.raises(ValueError, match=r"wrong.qza"):
+        read_samples(artifact(tmp_path / "wrong.qza", feature_table_DOT_biom=b"no HDF5"))

@@ -9,15 +9,8 @@ from omniset.microbiomes.abundances import Prior
 from omniset.microbiomes.assignments import Calls
 from omniset.microbiomes.baselines import NaiveBayes, Nearest
 from omniset.microbiomes.calibration import Confidence, KeptBack, choose_prior, weights_of
-from omniset.microbiomes.model import (
-    Candidates,
-    KmerLikelihood,
-    KmerProjection,
-    SequenceNetwork,
-    TaxonNetwork,
-    candidates_of,
-    most_probable,
-)
+from omniset.microbiomes.model import Candidates, SequenceNetwork, TaxonNetwork, candidates_of, most_probable
+from omniset.microbiomes.naive_bayes import KmerLikelihood
 from omniset.microbiomes.references import Members, References, de_novo, draw, held_out, replicate
 from omniset.microbiomes.sequences import strand_table
 from omniset.microbiomes.taxonomy import Taxa
@@ -32,9 +25,6 @@ def kmers_by_hand(text, k):
         if set(text[i : i + k]) <= set("ACGT"):
             found.append(sum("ACGT".index(c) * 4 ** (k - 1 - j) for j, c in enumerate(text[i : i + k])))
     return found
-
-
-# ---------------------------------------------------------------------- k-mers
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 5])
@@ -53,7 +43,7 @@ def test_kmers_are_all_of_them(k):
 def test_vectors_are_the_formula():
     torch.manual_seed(0)
     whole = SequenceNetwork((2, 3), 8, 3, 2).double()
-    network: KmerProjection = whole.projection
+    network = whole.projection
     read = network.read(TEXTS)
     found, normalised = network(read), whole.vectors(read)
     for text, ours in zip(TEXTS, found, strict=True):
@@ -73,9 +63,6 @@ def test_the_strand_table_tells_strands():
     table = strand_table(texts, turned, 3)
     assert all(table[kmers_of([t], 3).numbers].sum() > 0 for t in texts)
     assert torch.allclose(table, -strand_table(turned, texts, 3))
-
-
-# ---------------------------------------------------------------------- communities
 
 
 def test_replicates_are_of_their_profile():
@@ -101,9 +88,6 @@ def test_reads_are_drawn_by_abundance():
     assert np.abs(counts / 60_000 - expected).max() < 5 * 0.5 / 60_000**0.5
     with pytest.raises(ValueError, match="none of the taxa"):
         draw(np.array([0, 0, 1.0, 0]), 5, members, np.random.default_rng(0))
-
-
-# ---------------------------------------------------------------------- the network
 
 
 def network(taxa=7, width=6, members=2):
@@ -147,9 +131,6 @@ def test_members_learn_for_themselves():
         slope = torch.autograd.grad(loss(both[m]), alone.projection.tables[0].weight, retain_graph=True)[0]
         assert slope[:, part].abs().max() > 1e-3
         assert slope[:, 3 - part.start : 6 - part.start].abs().max() == 0
-
-
-# ---------------------------------------------------------------------- naive Bayes
 
 
 def of_taxa(seed=0, taxa=5, each=3, length=90):
@@ -216,9 +197,6 @@ def test_candidates_are_the_best_of_all_taxa(monkeypatch):
     assert np.allclose(found.likeness, likeness)
     less = found.without(found.taxon[:, 1])
     assert np.allclose(less.likeness[:, 1], found.network[:, [0, 2]].max(1))
-
-
-# ---------------------------------------------------------------------- what a sample tells
 
 
 def sample(seed=0, members=11, candidates=5, taxa=7):
@@ -345,9 +323,6 @@ def test_what_a_sample_does_not_tell_changes_nothing():
     assert np.ptp(Prior(1e12).log_shares(taxon, logits, reads, 7)) < 1e-9
 
 
-# ---------------------------------------------------------------------- what is learned on what was kept back
-
-
 def kept_back(seed=0, sequences=40, taxa=7):
     rng = np.random.default_rng(seed)
     truth = rng.integers(0, taxa, sequences)
@@ -404,8 +379,6 @@ def test_the_prior_is_that_of_the_least_loss():
         assert (found.strength, found.informed) == (best.strength, best.informed)
         assert (found.profiles is None) == (best.profiles is None)
 
-
-# ---------------------------------------------------------------------- calls
 
 LINEAGES = [("d", "f1", "a"), ("d", "f1", "b"), ("d", "f2", "c"), ("e", "f3", "g")]
 
@@ -484,9 +457,6 @@ def test_calls_by_sample_and_abundance():
         "d; f2": [1, 0, 0],
     }
     assert list(table.columns) == ["d; f1", "Unassigned", "d; f2"]
-
-
-# ---------------------------------------------------------------------- baselines
 
 
 def test_shares_that_make_the_sample_most_probable():

@@ -1,22 +1,22 @@
 """Taxa as databases and tools write them: each name at its rank, what is no name left out, what is unclear refused."""
 
+import contextlib
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
-import scipy.sparse as sp
 from conftest import SMALL
 
 from omniset.microbiomes import TaxonClassifier, read_taxonomy
 from omniset.microbiomes.assignments import Agreement, Calls
-from omniset.microbiomes.references import choose, shares_of
-from omniset.microbiomes.samples import Samples
+from omniset.microbiomes.references import choose
 from omniset.microbiomes.taxonomy import (
     PR2_4,
     PR2_5,
     RANKS,
     WITH_KINGDOM,
     Taxa,
-    cut,
     has_name,
     lineage_of,
     lineages_of,
@@ -83,10 +83,7 @@ def table(folder, *lines, header="Feature ID\tTaxon"):
         ("tax=k:Fungi,p:Ascomycota;", "k__Fungi;p__Ascomycota"),
         (PR2, PR2),
         (PR2_OLD, PR2_OLD.rpartition(";")[0]),
-        (
-            "Eukaryota:plas;TSAR:plas;Alveolata:plas;Alveolata_X:plas;Alveolata_XX:plas",
-            "Eukaryota:plas;TSAR:plas;Alveolata:plas",
-        ),
+        ("Eukaryota:plas;TSAR:plas;TSAR_X:plas;TSAR_XX:plas", "Eukaryota:plas;TSAR:plas"),
     ],
 )
 def test_taxa_of_databases(tmp_path, text, expected):
@@ -115,9 +112,7 @@ def test_the_ranks_are_those_of_the_taxonomy(tmp_path, text, ranks, genus):
     texts = {"a": "ACGT" * 20, "b": "AGGT" * 20, "c": "AAGT" * 20}
     _, taxa, notes = choose(texts, found, "genus", None)
     assert taxa.ranks == ranks[: ranks.index("genus") + 1]
-    assert sorted(lineage[-1] for lineage in taxa.lineages) == sorted(
-        ["g__Another" if "__" in genus else "Another", genus]
-    )
+    assert {lineage[-1] for lineage in taxa.lineages} == {"g__Another" if "__" in genus else "Another", genus}
     assert any(f"the taxonomy has {len(ranks)} ranks: {', '.join(ranks)}" in note for note in notes) is (ranks != RANKS)
 
 
@@ -157,8 +152,8 @@ def test_a_model_keeps_its_ranks(references, tmp_path):
     [
         (["a\tA;B;C;D;E;F;G;H"], "line 2: the taxon .* has 8 names for 7 ranks, domain, .*: give ranks"),
         (
-            [f"a\t{SILVA}", "b\tBacteria;Terrabacteria;Firmicutes;Bacilli;Lactobacillales;Lactobacillaceae;X"],
-            "line 3: has 'Lactobacillaceae', by its ending the name of a family, at rank 6, genus belongs there: give",
+            [f"a\t{SILVA}", "b\tA;B;C;D;E;Xaceae;X"],
+            "line 3: has 'Xaceae', by its ending the name of a family, at",
         ),
         (["a\tp:Dinophyta,d:Eukaryota"], "line 2: the taxon .* has ranks that are not one below the other"),
         (["a\td:Bacteria,p:X,p:Y"], "line 2: the taxon .* must have one name for each rank"),
@@ -171,35 +166,14 @@ def test_what_is_unclear_is_refused(tmp_path, lines, message):
         read_taxonomy(table(tmp_path, *lines))
 
 
-NAMES = (
-    *("uncultured Ruminococcus", "Clostridium sensu stricto 1", "Family XIII", "[Eubacterium] hallii group", "UBA1819"),
-    *(
-        "Candidatus Saccharimonas",
-        "Clostridium_X",
-        "Lachnospiraceae NK4A136 group",
-        "Faecalibacterium",
-        "NA1",
-        "4-29-1",
-    ),
-    *("Lachnospiracea_incertae_sedis", "s__Bacillus sp000123", "Incertae Sedis XI", "X", "Otherella", "Unknownia"),
-)
-NO_NAMES = (
-    *("uncultured", "Uncultured", "uncultured bacterium", "uncultured_bacterium", "metagenome", "human gut metagenome"),
-    *(
-        "gut_metagenome",
-        "unidentified",
-        "unclassified",
-        "unknown",
-        "Incertae Sedis",
-        "Incertae_Sedis",
-        "NA",
-        "nan",
-        "-",
-    ),
-    *("environmental sample", "environmental samples", "g__", "s__", "D_5__", "", "Ambiguous_taxa", "Unknown Family"),
-    *("Lachnospiraceae_unclassified", "unclassified_Clostridiales", "uncultured Firmicutes bacterium", "Fusarium_sp"),
-    *("Bacillus sp.", "Hypocreales_fam_Incertae_sedis", "uncultured organism", "No blast hit", "unidentified_Bacilli"),
-)
+NAMES = """uncultured Ruminococcus|Clostridium sensu stricto 1|Family XIII|[Eubacterium] hallii group|UBA1819|NA1|4-29-1
+Candidatus Saccharimonas|Clostridium_X|Lachnospiraceae NK4A136 group|Faecalibacterium|Lachnospiracea_incertae_sedis
+s__Bacillus sp000123|Incertae Sedis XI|X|Otherella|Unknownia"""
+NO_NAMES = """uncultured|Uncultured|uncultured bacterium|uncultured_bacterium|metagenome|human gut metagenome|NA|nan|-
+gut_metagenome|unidentified|unclassified|unknown|Incertae Sedis|Incertae_Sedis|environmental sample|Ambiguous_taxa||
+environmental samples|g__|s__|D_5__|Unknown Family|Lachnospiraceae_unclassified|unclassified_Clostridiales|Fusarium_sp
+uncultured Firmicutes bacterium|Bacillus sp.|Hypocreales_fam_Incertae_sedis|uncultured organism|No blast hit
+unidentified_Bacilli"""
 
 
 @pytest.mark.parametrize("prefix", ["", "g__", "D_5__"])
@@ -207,8 +181,8 @@ def test_names_and_what_is_none(prefix):
     def named(word):
         return has_name(("Bacteria", word if "__" in word else prefix + word), 1)
 
-    assert [word for word in NAMES if not named(word)] == []
-    assert [word for word in NO_NAMES if named(word)] == []
+    assert [word for word in re.split(r"[|\n]", NAMES) if not named(word)] == []
+    assert [word for word in re.split(r"[|\n]", NO_NAMES) if named(word)] == []
 
 
 def test_what_has_no_name_is_counted_and_not_joined():
@@ -374,17 +348,6 @@ def test_a_call_differs_in_its_name_and_not_in_its_depth():
     assert calls.settled(0.5).abundance(0.5).loc["q"].to_dict() == {"A; A1": 3, "B; B1": 1, "Unassigned": 0, "A; A2": 0}
 
 
-def test_features_that_are_taxa_are_read_alike(references):
-    texts, _ = references
-    rdp = lineages_of({name: RDP.replace("Mycobacterium", f"G{i % 2}") % '"P"' for i, name in enumerate(texts)})
-    model = TaxonClassifier(**SMALL)
-    model.prepare(texts, rdp)
-    feature = RDP.replace("Mycobacterium", "G1") % "P"
-    found, _ = shares_of(Samples(["A"], [feature, "else"], sp.csr_array([[3.0, 1.0]])), model.taxa_, rdp)
-    assert found.tolist() == [[0.0, 1.0]]
-    assert cut(lineage_of(feature), 6) in model.taxa_.lineages
-
-
 @pytest.mark.parametrize(
     ("taxonomy", "message"),
     [
@@ -395,9 +358,6 @@ def test_features_that_are_taxa_are_read_alike(references):
 def test_names_in_another_spelling(taxonomy, message):
     """They are not taken for each other, but it is said that they are near."""
     texts = {"A1": "ACGT" * 20, "b": "AGGT" * 20, "c": "AAGT" * 20}
-    with pytest.raises(ValueError, match=message) if "b" not in taxonomy else pytest.warns(UserWarning, match=message):
-        try:
-            choose(texts, lineages_of(taxonomy), "phylum", None)
-        except ValueError as error:
-            if "at least 2 taxa" not in str(error):
-                raise
+    some = pytest.warns(UserWarning, match=message) if "b" in taxonomy else contextlib.nullcontext()
+    with pytest.raises(ValueError, match="at least 2 taxa" if "b" in taxonomy else message), some:
+        choose(texts, lineages_of(taxonomy), "phylum", None)

@@ -16,6 +16,7 @@ from omniset.cli import main
 pytestmark = pytest.mark.slow
 
 NAMES = ["Bald", "Smiling", "Young"]
+ATTRIBUTES, PARTITION = "list_attr_celeba.txt", "list_eval_partition.txt"
 
 
 @pytest.fixture
@@ -91,16 +92,10 @@ def test_csv_is_read_too(celeba):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda f: (f / "list_attr_celeba.txt").unlink(), "neither list_attr_celeba.txt nor list_attr_celeba.csv"),
-        (lambda f: _replace(f / "list_attr_celeba.txt", "000002.jpg 1", "000002.jpg"), "line 4: 3 fields, expected 4"),
-        (
-            lambda f: _replace(f / "list_attr_celeba.txt", "000002.jpg 1", "000002.jpg 3"),
-            "000002.jpg: attribute Bald is 3",
-        ),
-        (
-            lambda f: _replace(f / "list_eval_partition.txt", "000003.jpg 2", ""),
-            "000003.jpg of list_attr_celeba is not in",
-        ),
+        (lambda f: (f / ATTRIBUTES).unlink(), "neither list_attr_celeba.txt nor list_attr_celeba.csv"),
+        (lambda f: _replace(f / ATTRIBUTES, "000002.jpg 1", "000002.jpg"), "line 4: 3 fields, expected 4"),
+        (lambda f: _replace(f / ATTRIBUTES, "000002.jpg 1", "000002.jpg 3"), "000002.jpg: attribute Bald is 3"),
+        (lambda f: _replace(f / PARTITION, "000003.jpg 2", ""), "000003.jpg of list_attr_celeba is not in"),
         (lambda f: (f / "img_align_celeba" / "000001.jpg").unlink(), "image 000001.jpg is in none of"),
         (lambda f: (f / "img_align_celeba" / "000004.jpg").write_text("x"), "000004.jpg is no image that can be read"),
     ],

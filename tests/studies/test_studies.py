@@ -77,9 +77,6 @@ def numbers(folder):
     return trainings
 
 
-# --------------------------------------------------------------------------- running
-
-
 def test_run_writes_everything_once(small, capsys):
     out = small / "out"
     words = ("run", "max-regression", "--out", out, "--device", "cpu", "--seeds")
@@ -128,15 +125,6 @@ def test_every_step_has_its_own_batch(small, monkeypatch):
     monkeypatch.setattr(MaxRegression, "batch", lambda *a: (seen.append(a[2:]), drawn(*a))[1])
     whole(small / "out", 2)
     assert seen == [(seed, step) for step in range(12) for seed in (0, 1)]
-
-
-def test_alone_or_together_gives_the_same(small):
-    for name, seeds in (("together", [3]), ("apart", [1, 2, 3])):
-        for more in seeds:
-            whole(small / name, more)
-    together, alone = (numbers(small / name)["whole"]["seeds"] for name in ("together", "apart"))
-    for seed in ("0", "1", "2"):
-        assert math.isclose(together[seed]["validation_loss"], alone[seed]["validation_loss"], rel_tol=1e-4)
 
 
 def test_the_budget_stops_between_epochs_and_early_results_are_there(small, capsys):
@@ -240,9 +228,6 @@ def test_table_1():
     assert rows["UMBC"] == ["yes", "yes", "no", "yes"]
 
 
-# ----------------------------------------------------------------------------- tables
-
-
 def test_means_and_intervals():
     values = [5.1, 4.9, 6.0, 5.5]
     found = Mean.of(values)
@@ -261,9 +246,6 @@ def test_means_and_intervals():
     assert apart(Mean(0.999 * most, None), (0.0, half)) == ""
     assert apart(Mean(-1.001 * most, None), (0.0, half)) == f"{-1.001 * most:+.3g}"
     assert apart(Mean(1.0, None), None) == ""
-
-
-# ------------------------------------------------------------------------------- data
 
 
 def test_seeds_are_all_different():

@@ -343,11 +343,7 @@ def _place(classifier: Any) -> dict[str, Any]:
 def _lines(
     calls: Any, named: dict[str, float], seconds: float, against: Path | None, agreed: Any | None
 ) -> Iterator[str]:
-    """What classify says of its result.
-
-    Args:
-        calls, agreed: `omniset.microbiomes.assignments.Calls`, and its `Agreement` with those in `against`.
-    """
+    """What classify says of its `Calls`, and of their `Agreement` with those in `against`."""
     from omniset.microbiomes.assignments import share_of
     from omniset.report.blocks import many
 

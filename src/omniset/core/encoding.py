@@ -147,11 +147,6 @@ class Encoding:
         """Of the columns."""
         return [column.name for column in self.columns]
 
-    @property
-    def plain(self) -> bool:
-        """Whether each column is the feature."""
-        return self.features == self.names
-
     @classmethod
     def of_numbers(cls, names: Sequence[str]) -> Encoding:
         """Columns of numbers, none of them missing."""
@@ -301,13 +296,10 @@ class _Learned:
                 raise block.error(row, self.name, f"{message}--ignore {shlex.quote(self.name)} leaves it out")
 
     def result(self, missing: Missing) -> Column:
-        if missing == "error" or not self._gone:
-            marked = False
-        elif self.categorical is None:
+        marked = missing == "indicator" and self._gone
+        if marked and self.categorical is None:
             remedy = f"--ignore {shlex.quote(self.name)} leaves it out"
             raise EncodingError(f"column {self.name!r} has no value in any row: {remedy}")
-        else:
-            marked = True
         if self.categorical:
             return Column(self.name, sorted(self._categories), marked=marked)
         return Column(self.name, mean=self._sum / max(self._count, 1), marked=marked)

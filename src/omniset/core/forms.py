@@ -228,19 +228,13 @@ def _check_block(block: Any, where: str, dtype: torch.dtype, features: list[str]
     row, column = (~values.to(dtype).isfinite()).nonzero()[0].tolist()
     value = values[row, column]
     place = f"cell {names[row]!r}, {features[column]!r}"
-    raise ValueError(f"{where}: {place} is {value.item()}, must be finite{_as(value, dtype)}")
-
-
-def _as(value: Tensor, dtype: torch.dtype) -> str:
-    """What to add of a number that is finite, but too large for the type."""
-    return f" as {dtype}" if bool(value.isfinite()) and not bool(value.to(dtype).isfinite()) else ""
+    as_dtype = f" as {dtype}" if bool(value.isfinite()) else ""
+    raise ValueError(f"{where}: {place} is {value.item()}, must be finite{as_dtype}")
 
 
 def _dense(block: Any) -> Shaped[Tensor, "..."]:
     values = block.toarray() if hasattr(block, "toarray") else np.asarray(block)
-    return torch.from_numpy(
-        np.array(values, dtype=np.result_type(values.dtype, np.float32))
-    )  # a copy, to be written to
+    return torch.from_numpy(np.array(values, dtype=np.result_type(values.dtype, np.float32)))  # a copy
 
 
 def _tensor(values: Any) -> Tensor:

@@ -52,13 +52,6 @@ class Presence:
         *each, once = torch.cat([lengths, (m == 1).all()[None].long()]).tolist()  # one wait for an accelerator
         return cls(np.array(each, dtype=np.int64), bool(once), _mark(multiplicity))
 
-    def holds(self, multiplicity: Tensor) -> bool:
-        return self.mark is not None and self.mark == _mark(multiplicity)
-
-    def moved(self, multiplicity: Tensor) -> Presence:
-        """That of a copy on another device."""
-        return replace(self, mark=_mark(multiplicity))
-
 
 def _mark(multiplicity: Tensor) -> tuple[int, int] | None:
     return None if multiplicity.is_inference() else (id(multiplicity), multiplicity._version)
@@ -150,13 +143,15 @@ class SetBatch:
         elements = self.elements.to(*args, **kwargs)
         moved = SetBatch(elements, self.multiplicity.to(elements.device), validate=False)
         if self.elements.device.type == "cpu" and elements.device.type != "cpu":
-            moved._presence = self.presence.moved(moved.multiplicity)  # an accelerator would have to be waited for
+            # Looked at there, an accelerator would have to be waited for.
+            moved._presence = replace(self.presence, mark=_mark(moved.multiplicity))
         return moved
 
     @property
     def presence(self) -> Presence:
         """What is there, as far as it decides how the sets are computed."""
-        if self._presence is None or not self._presence.holds(self.multiplicity):
+        mark = _mark(self.multiplicity)
+        if self._presence is None or mark is None or mark != self._presence.mark:
             self._presence = Presence.of(self.multiplicity)
         return self._presence
 

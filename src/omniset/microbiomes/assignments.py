@@ -86,8 +86,8 @@ class Calls:
         return Calls(self.taxa, self.samples, self.features, *arrays)
 
     def depth(self, threshold: float) -> Int[np.ndarray, " calls"]:
-        """Ranks down to the deepest that is confident."""
-        return depth(self.confidence, threshold)
+        """Ranks down to the deepest that is confident; 0 where the sequence could not be read."""
+        return depth(self.taxon, self.confidence, threshold)
 
     def per_sample(self, threshold: float) -> pd.DataFrame:
         """A row per call: sample, Feature ID, count, Taxon to the deepest rank that is confident, Confidence in it."""
@@ -126,8 +126,7 @@ class Calls:
     def differing(self, threshold: float) -> Bool[np.ndarray, " calls"]:
         """Which calls have another name than their feature has over all samples, at a rank that both name."""
         winner, confidence = (values[self.feature] for values in self._votes)
-        both = (self.taxon >= 0) & (winner >= 0)
-        shared = np.where(both, np.minimum(depth(confidence, threshold), self.depth(threshold)), 0)
+        shared = np.minimum(depth(winner, confidence, threshold), self.depth(threshold))
         clade = self.taxa.clade[np.maximum(shared, 1) - 1]
         rows = np.arange(len(shared))
         return (shared > 0) & (clade[rows, self.taxon] != clade[rows, winner])
@@ -150,7 +149,7 @@ class Calls:
         Raises:
             ValueError: A rank that the taxa do not have.
         """
-        deep = np.where(self.taxon >= 0, self.depth(threshold), 0)
+        deep = self.depth(threshold)
         if rank is not None:
             ranks = list(self.taxa.ranks)
             names = ranks.index(str(rank)) + 1 if rank in ranks else rank
@@ -164,15 +163,17 @@ class Calls:
         return pd.DataFrame(table[:, order], index=pd.Index(self.samples, name="sample"), columns=texts[order])
 
 
-def depth(confidence: Float[np.ndarray, "calls ranks"], threshold: float) -> Int[np.ndarray, " calls"]:
-    return (confidence >= threshold).sum(1)
+def depth(
+    taxon: Int[np.ndarray, " calls"], confidence: Float[np.ndarray, "calls ranks"], threshold: float
+) -> Int[np.ndarray, " calls"]:
+    return np.where(taxon >= 0, (confidence >= threshold).sum(1), 0)
 
 
 def _named(taxa: Taxa, taxon: np.ndarray, confidence: np.ndarray, threshold: float) -> dict[str, np.ndarray]:
     """Texts of taxa and confidences. Of what is unassigned, the confidence is that it is not of the first rank's clade,
     and 0 where nothing could be read.
     """
-    deep = np.where(taxon >= 0, depth(confidence, threshold), 0)
+    deep = depth(taxon, confidence, threshold)
     texts, code = _texts(taxa, taxon, deep)
     rows = np.arange(len(taxon))
     sure = np.where(deep > 0, confidence[rows, np.maximum(deep, 1) - 1], 1 - confidence[:, 0])
@@ -229,22 +230,17 @@ class Agreement:
             both = [feature for feature in calls.features if feature in called and given.get(feature) in known]
             same = np.array([called[feature] == given[feature] for feature in both], dtype=bool)
             weight = reads[[place[feature] for feature in both]]
-            rows.append(
-                {
-                    "rank": name,
-                    "by_reads": float(weight[same].sum() / weight.sum()) if weight.sum() else np.nan,
-                    "by_sequences": float(same.mean()) if len(same) else np.nan,
-                    "compared_reads": float(weight.sum() / total),
-                }
-            )
+            by_reads = float(weight[same].sum() / weight.sum()) if weight.sum() else np.nan
+            by_sequences = float(same.mean()) if len(same) else np.nan
+            rows.append((name, by_reads, by_sequences, float(weight.sum() / total)))
             shares: dict[str, list[float]] = {}
             for feature, theirs in given.items():
                 if theirs not in known:
                     shares.setdefault(theirs, []).append(float(reads[place[feature]] / total))
             most = sorted(shares.items(), key=lambda item: (-sum(item[1]), item[0]))
             strangers += [(name, theirs, len(each), sum(each)) for theirs, each in most]
-        columns = ["rank", "name", "sequences", "share_of_reads"]
-        return cls(pd.DataFrame(rows), pd.DataFrame(strangers, columns=columns))
+        ranks = pd.DataFrame(rows, columns=["rank", "by_reads", "by_sequences", "compared_reads"])
+        return cls(ranks, pd.DataFrame(strangers, columns=["rank", "name", "sequences", "share_of_reads"]))
 
 
 def share_of(value: float | None) -> str:

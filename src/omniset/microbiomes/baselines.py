@@ -129,7 +129,6 @@ def _counts(texts: Sequence[str]) -> sp.csr_array:
     """Of 7-mers, each row of length 1."""
     kmers = kmers_of(texts, K)
     rows = np.repeat(np.arange(len(texts)), kmers.sizes.numpy())
-    table = sp.csr_array(
-        (np.ones(len(rows), dtype=np.float32), (rows, kmers.numbers.numpy())), shape=(len(texts), 4**K)
-    )
+    places = rows, kmers.numbers.numpy()
+    table = sp.csr_array((np.ones(len(rows), dtype=np.float32), places), shape=(len(texts), 4**K))
     return sp.csr_array(normalize(table))

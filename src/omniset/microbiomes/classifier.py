@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from scipy.special import log_softmax, softmax
 
 from omniset.fitted import Estimator
@@ -169,13 +169,12 @@ class TaxonClassifier(ClassifierOptions, Estimator):
         network.strand.copy_(strand_table(references.texts, turned))
         place = None if folder is None else Path(folder)
         self.material_ = Material(references, chosen, validation, self, place, resume)
-        history = learn_sequences(network, self.material_)
+        self.history_ = learn_sequences(network, self.material_)
         self.trust_ = learn_trust(network, self.taxa_, self.material_, profiles)
         if self.trust_.prior.profiles is not None:
             network.profiles = torch.from_numpy(self.trust_.prior.profiles).float()
         self.network_ = network.to("cpu")
         self._note_trust(profiles is not None)
-        self.history_ = history
         self.seconds_ = round(time.monotonic() - start, 1)
         lengths = [len(text) for text in references.texts]
         self.length_, self.longest_ = int(np.median(lengths)), int(np.quantile(lengths, 0.95))
@@ -273,7 +272,8 @@ class TaxonClassifier(ClassifierOptions, Estimator):
         self.require_fitted()
         texts, samples = matched(sequences, counts, self.progress)
         row, column = place_of(samples, feature, sample)
-        members, reads = members_of(samples, row)
+        of_sample = samples.counts[[row]].tocsr()
+        members, reads = (values[of_sample.data > 0] for values in (of_sample.indices, of_sample.data))
         with self._scored([texts[i] for i in members]) as (candidates, usable):
             if not usable[members == column].all():
                 raise ValueError(f"feature {feature!r} is too short or too ambiguous to be read")
@@ -356,13 +356,6 @@ def place_of(samples: Samples, feature: str, sample: str | None) -> tuple[int, i
     if not reads[row]:
         raise ValueError(f"feature {feature!r} has no reads in sample {samples.names[row]!r}")
     return row, column
-
-
-def members_of(samples: Samples, row: int) -> tuple[Int[np.ndarray, " members"], Float[np.ndarray, " members"]]:
-    """Numbers of the features that have reads in a sample, and their reads."""
-    counts = samples.counts[[row]].tocsr()
-    present = counts.data > 0
-    return counts.indices[present], counts.data[present]
 
 
 def explained(

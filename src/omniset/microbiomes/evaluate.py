@@ -24,9 +24,9 @@ from sklearn.metrics import f1_score, roc_auc_score
 
 from omniset.microbiomes.abundances import Prior
 from omniset.microbiomes.baselines import Confidences, Method, NaiveBayes, Nearest, Profiles, Reads, Rows
-from omniset.microbiomes.calibration import Trust, learn_trust
+from omniset.microbiomes.calibration import learn_trust
 from omniset.microbiomes.classifier import TaxonClassifier
-from omniset.microbiomes.model import Candidates, candidates_of
+from omniset.microbiomes.model import candidates_of
 from omniset.microbiomes.references import NOISE, Members, References, de_novo, draw, held_out, replicate
 from omniset.microbiomes.taxonomy import Taxa
 from omniset.trials.comparison import OURS, Aim, Comparison, Score
@@ -42,11 +42,13 @@ BASELINES: dict[str, Callable[[], Method]] = {
     "nearest": Nearest,
 }
 METHODS = (*VARIANTS, *BASELINES)
+Call = Callable[[Rows, Reads], tuple[Int[np.ndarray, " distinct"], Confidences]]
 TOLD = (INFORMED, "naive-bayes-community")  # of the communities that samples are of
 SIZES = (1024, 8192, 131_072)
 BINS = 10
 BIN_COLUMNS = [f"confidence_bin{i}" for i in range(BINS)]
 UNTOLD = f"{OURS}, without profiles"
+PROFILED, MISLED = "with profiles", "with profiles of others"  # of the samples' own communities, or not
 LEARNED = (1, 2, 5, 10)  # references of a taxon: bounds of the classes that accuracy is told of
 KNOWN, NEW, UNKNOWN = "known communities", "new communities", "with unknown taxa"
 MOST_TESTED, MOST_UNKNOWN = 20_000, 5_000  # distinct sequences
@@ -224,27 +226,21 @@ class Ours:
         known = References(texts, sequence, references.taxon[train], references.taxa)
         self.classifier.fit_references(known, self.parts.taxa, folder=self.folder, resume=self.resume)
 
-    def variant(self, name: str) -> NetworkMethod:
-        model, trust = self.classifier, self.classifier.trust_
+    def variant(self, name: str) -> Call:
+        """How it calls the sequences of a split."""
+        model, trust, taxa = self.classifier, self.classifier.trust_, self.parts.taxa
         if name != OURS:
             profiles = self.profiles if name == INFORMED else None
             prior = Prior(strength=1e12) if name == ALONE else None  # so strong that the sample says nothing
             more: dict[str, Any] = {"prior": prior, "without_network": name == WITHOUT_NETWORK}
             trust = learn_trust(model.network_, model.taxa_, model.material_, profiles, **more)
-        return NetworkMethod(candidates_of(model.network_, self.parts.texts), trust, self.parts.taxa)
+        candidates = candidates_of(model.network_, self.parts.texts)
 
+        def call(rows: Rows, reads: Reads) -> tuple[Int[np.ndarray, " distinct"], Confidences]:
+            called, confidence = trust.call(candidates.of(rows), reads, taxa)
+            return called, confidence[:, -1]
 
-@dataclass
-class NetworkMethod:
-    """Ours, or a variant of it, as it calls the sequences of a split."""
-
-    candidates: Candidates
-    trust: Trust
-    taxa: Taxa
-
-    def call(self, rows: Rows, reads: Reads) -> tuple[Int[np.ndarray, " distinct"], Confidences]:
-        called, confidence = self.trust.call(self.candidates.of(rows), reads, self.taxa)
-        return called, confidence[:, -1]
+        return call
 
 
 # ---------------------------------------------------------------------- what is counted in a sample
@@ -265,10 +261,6 @@ class Answers:
     confidence: Float[np.ndarray, " distinct"]
     truth: Int[np.ndarray, " distinct"]
     reads: Float[np.ndarray, " distinct"]
-
-    @classmethod
-    def of(cls, method: Method | NetworkMethod, sample: TestSample) -> Answers:
-        return cls(*method.call(sample.rows, sample.reads), sample.taxon, sample.reads)
 
     @classmethod
     def pooled(cls, several: Sequence[Answers]) -> Answers:
@@ -373,8 +365,7 @@ class Evaluation:
         rows: A row per method and test sample: `condition`, `method`, `seed`, `community`, `replicate`, `kind`,
             `reads`, and the sums of `Answers.sums`.
         pooled: A row per seed, method and condition, with what is no formula of sums over samples: macro-F1,
-            `rejection_auroc`, and `seconds` of the processors: of
-            ours for the fit, of the others until all is named that is tested.
+            `rejection_auroc`, and `seconds` of the processors: of ours for the fit, of the others until all is named.
         ranks: At which calls are scored, that of the taxa first.
         sizes: Of the split of the first seed.
     """
@@ -394,7 +385,7 @@ class Evaluation:
         accuracy = f"{self.ranks[0]}_accuracy"
         smallest, largest = ({k: condition(k, reads[i]) for k, reads in self.sizes_of.items()} for i in (0, -1))
         small, large = smallest.get(KNOWN, ""), largest.get(KNOWN, "")
-        told = self.told(small)
+        told = f"{small}, {PROFILED}"
         in_small = f"{OURS}, {small.removeprefix(f'{KNOWN}, ')}"
         rows = self.rows
         aims = [Aim(smallest[kind], accuracy) for kind in (NEW, KNOWN) if kind in smallest]
@@ -412,32 +403,20 @@ class Evaluation:
             aims.append(Aim(told, accuracy, bound=0.02))
         if misled["method"].nunique() == 2:
             names = misled["method"].replace({OURS: UNTOLD, INFORMED: OURS})
-            rows = pd.concat([rows, misled.assign(condition=self.misled(new), method=names)], ignore_index=True)
-            aims.append(Aim(self.misled(new), accuracy, UNTOLD, bound=-0.005))
+            wrongly = f"{new}, {MISLED}"
+            rows = pd.concat([rows, misled.assign(condition=wrongly, method=names)], ignore_index=True)
+            aims.append(Aim(wrongly, accuracy, UNTOLD, bound=-0.005))
         others = [method for method in self.rows["method"].unique() if method not in METHODS]
         baselines = [*BASELINES, *others]
         return Comparison(
             rows, scores_of(self.ranks), "community", "community", ["replicate"], baselines=baselines, aims=aims
         )
 
-    @staticmethod
-    def told(condition: str) -> str:
-        """The condition of methods that have profiles of the communities."""
-        return f"{condition}, with profiles"
-
-    @staticmethod
-    def misled(condition: str) -> str:
-        """The condition of ours with profiles of other communities, and without."""
-        return f"{condition}, with profiles of others"
-
-    def reads(self, kind: str) -> list[int]:
-        """The numbers of reads of the samples of a kind."""
-        return sorted(self.rows.loc[self.rows["kind"] == kind, "reads"].unique().tolist())
-
     @property
     def sizes_of(self) -> dict[str, list[int]]:
-        """`reads` of each kind."""
-        return {kind: self.reads(kind) for kind in self.rows["kind"].unique()}
+        """The numbers of reads of the samples of each kind."""
+        by_kind = self.rows.groupby("kind", sort=False)["reads"]
+        return {str(kind): sorted({*reads.tolist()}) for kind, reads in by_kind}
 
     @property
     def smallest(self) -> list[str]:
@@ -530,11 +509,11 @@ def _tested(
     learned = np.bincount(parts.references.taxon[parts.train], minlength=len(parts.taxa))
     rows, pooled = [], []
     for method_name in names:
-        method = made.variant(method_name) if isinstance(made, Ours) else made
+        call = made.variant(method_name) if isinstance(made, Ours) else made.call
         for name, samples in groupby(tests, key=lambda sample: sample.condition):
             several = []
             for sample in samples:
-                answers = Answers.of(method, sample)
+                answers = Answers(*call(sample.rows, sample.reads), sample.taxon, sample.reads)
                 several.append(answers)
                 about = {"condition": name, "method": method_name, "kind": sample.kind, "reads": sample.size}
                 place = {"community": sample.community, "replicate": sample.replicate}

@@ -232,18 +232,12 @@ def candidates_of(
                 kmers = kmers_of(some, K).to(device)
                 inputs = [one.to(device) for one in network.alone.projection.read(some)]
                 scores = network.candidates(inputs, kmers, table, directions)
-                require_finite_outputs(
-                    scores[1] + scores[2], [f"number {start + i + 1}" for i in range(len(some))], "sequence"
-                )
                 rows = slice(start, start + len(some))
+                numbers = [f"number {i + 1}" for i in range(rows.start, rows.stop)]
+                require_finite_outputs(scores[1] + scores[2], numbers, "sequence")
                 made.sizes[rows] = kmers.sizes.cpu().numpy()
-                _keep_best(
-                    made,
-                    rows,
-                    [values.cpu().numpy() for values in scores],
-                    network.weights.numpy(force=True),
-                    table.first,
-                )
+                new = [values.cpu().numpy() for values in scores]
+                _keep_best(made, rows, new, network.weights.numpy(force=True), table.first)
                 bar.at(table.first * number + (table.last - table.first) * (start + len(some)))
             del table  # before there is room for the next
     return made

@@ -183,7 +183,7 @@ def _with_taxon(
             f"{len(shallow):,} of {len(texts):,} references have no name at rank {rank} and are left out, such as "
             f"{shallow[0]!r}"
         )
-        words = [whole[depth - 1] for name in shallow if len(whole := taxonomy.whole(name)) >= depth]
+        words = [whole[depth - 1] for name in shallow if len(whole := taxonomy.ends.get(name, taxonomy[name])) >= depth]
         if words := [word for word in map(bare, words) if word]:
             frequent = ", ".join(repr(word) for word, _ in Counter(words).most_common(3))
             notes[-1] += f"; {len(words):,} of these have a word there that is no name: {frequent}"
@@ -240,9 +240,8 @@ def shares_of(
             f"profiles: none of the {len(columns):,} features is a known taxon or reference, such as "
             f"{samples.features[0]!r}; taxa are such as {'; '.join(taxa.lineages[0])!r}"
         )
-    which = sp.csr_array(
-        (np.ones(known.sum()), (np.flatnonzero(known), columns[known])), shape=(len(columns), len(taxa))
-    )
+    places = np.flatnonzero(known), columns[known]
+    which = sp.csr_array((np.ones(known.sum()), places), shape=(len(columns), len(taxa)))
     table = (samples.counts @ which).toarray()
     share = table.sum() / max(samples.counts.sum(), 1e-300)
     table = table[table.sum(1) > 0]

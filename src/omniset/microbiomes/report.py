@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from omniset.microbiomes.assignments import Agreement, Calls, share_of
 from omniset.microbiomes.classifier import TaxonClassifier
-from omniset.microbiomes.evaluate import METHODS, Evaluation, condition
+from omniset.microbiomes.evaluate import METHODS, MISLED, PROFILED, Evaluation, condition
 from omniset.microbiomes.samples import Column
 from omniset.microbiomes.taxonomy import bare
 from omniset.report import figures, frame
@@ -68,7 +68,7 @@ def of_calls(
     """The report on classified samples."""
     threshold, ranks = classifier.threshold, calls.taxa.ranks
     reads = float(calls.count.sum())
-    deep = np.where(calls.taxon >= 0, calls.depth(threshold), 0)
+    deep = calls.depth(threshold)
     named = {rank: float(calls.count[deep > place].sum() / reads) if reads else 0.0 for place, rank in enumerate(ranks)}
     shares = Table(
         f"Reads that are named at each rank, with confidence of at least {threshold:g}.",
@@ -223,7 +223,7 @@ def of_evaluation(evaluation: Evaluation, classifier: TaxonClassifier, run: fram
 
 def _kind(evaluation: Evaluation, kind: str) -> Section:
     """Methods in the smallest samples of a kind, and in samples of all sizes."""
-    comparison, reads = evaluation.comparison, evaluation.reads(kind)
+    comparison, reads = evaluation.comparison, evaluation.sizes_of[kind]
     small = condition(kind, reads[0])
     scores = [score.name for score in comparison.scores]
     pooled = evaluation.pooled_means(small)
@@ -233,8 +233,8 @@ def _kind(evaluation: Evaluation, kind: str) -> Section:
         frame.methods(comparison, small, scores, label=lambda n: f"{n} ({ABOUT[n]})" if n in ABOUT else n),
         Table("Of all samples of a seed together; means over seeds.", columns, rows, folded=True),
     ]
-    special = [name for name in (evaluation.told(small), evaluation.misled(small)) if name in comparison.conditions]
-    blocks += [frame.methods(comparison, name, scores) for name in special]
+    special = (f"{small}, {PROFILED}", f"{small}, {MISLED}")
+    blocks += [frame.methods(comparison, name, scores) for name in special if name in comparison.conditions]
     if len(reads) > 1:
         tables = [comparison.table(scores[0], condition(kind, size)) for size in reads]
         names = [name for name in pooled.index if name in tables[0].index]

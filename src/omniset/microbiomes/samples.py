@@ -24,8 +24,6 @@ from omniset.tables.dna import OTHER, PLAIN, EmptyFileError, read_fasta
 from omniset.tables.files import TableFile
 
 Table = Mapping[str, str] | str | Path  # sequences by name, or a FASTA file
-
-
 Counts = Samples | str | Path | pd.DataFrame  # a feature table in any form
 
 

@@ -33,8 +33,6 @@ SHORTER, LONGER = 0.9, 1.2  # of the shortest and longest length learned from: b
 MASK = np.zeros(256, dtype=np.uint8)  # a bit for each base that a letter may stand for
 for _letter, _bases in IUPAC.items():
     MASK[ord(_letter)] = sum(1 << "ACGT".index(base) for base in _bases)
-
-
 SIZE = re.compile(r";size=([1-9]\d{0,14})(;|$)", re.ASCII)
 VERSION = re.compile(r"(;.*|(\.\d+)+)$")
 

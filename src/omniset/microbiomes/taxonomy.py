@@ -74,10 +74,6 @@ class Taxonomy(dict[str, Lineage]):
         self.notes: list[str] = []
         self.ends: dict[str, Lineage] = {}
 
-    def whole(self, name: str) -> Lineage:
-        """A lineage with what stands at its end in place of names."""
-        return self.ends.get(name, self[name])
-
 
 def read_taxonomy(path: str | Path, ranks: Sequence[str] | None = None) -> Taxonomy:
     """The lineage of each feature, from a tab-separated table of names and taxa such as QIIME 2's, or from the headers
@@ -204,7 +200,10 @@ def _of_header(file: TextFile, row: int, header: str) -> tuple[str, str]:
     if match:
         taxon = match[1] or match[2] or match[3] or (match[4] or "").replace("|", ";")
     elif of_silva := SILVA.fullmatch(header):
-        taxon = _of_silva(of_silva[1], of_silva[2].split(";"))
+        # It ends in the name of an organism, wherever it ends. Lineages of eukaryotes have other ranks.
+        names = of_silva[2].split(";")
+        names = names if len(names) == len(RANKS) - 1 else names[:-1]
+        taxon = "" if of_silva[1] == "Eukaryota" else ";".join([of_silva[1], *names])
     if not name or not (match or ";" in taxon or (not taxon and of_silva)):
         raise file.error(
             row,
@@ -212,13 +211,6 @@ def _of_header(file: TextFile, row: int, header: str) -> tuple[str, str]:
             f"{short(header[:60])}; or give a table of taxa as taxonomy",
         )
     return name_of(name), taxon
-
-
-def _of_silva(domain: str, names: list[str]) -> str:
-    """SILVA's lineages end in the name of an organism, wherever they end. Those of eukaryotes have other ranks."""
-    if domain == "Eukaryota":
-        return ""
-    return ";".join([domain, *(names if len(names) == len(RANKS) - 1 else names[:-1])])
 
 
 def lineage_of(text: str, ranks: Sequence[str] | None = None) -> Lineage:

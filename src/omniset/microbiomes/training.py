@@ -110,15 +110,10 @@ class SequenceModule(TrainingModule):
         self.log("val_accuracy", (logits.argmax(1) == taxa).float().mean(), batch_size=len(taxa))
 
 
-def epochs_of(references: int, batch_size: int) -> int:
-    """So many that about `STEPS` steps are made."""
-    return int(np.clip(round(STEPS / max(references // batch_size, 1)), *EPOCHS))
-
-
 def learn_sequences(network: TaxonNetwork, material: Material) -> History:
     """Train the network of sequences until the loss of what is kept back no longer falls. Leaves it on the device."""
     telling(material.options.progress)("learning the sequences")
-    references, options = material.references, material.options
+    references, options, size = material.references, material.options, material.options.BATCH_SIZE
     numbers = np.bincount(references.taxon[material.chosen], minlength=references.taxa)
     fingerprint = options.fingerprint() | {"data": references.checksum()}
     optimiser = (options.learning_rate, options.WEIGHT_DECAY, options.seed, fingerprint)
@@ -126,7 +121,7 @@ def learn_sequences(network: TaxonNetwork, material: Material) -> History:
     train(
         module,
         material.lesson(network.alone.projection),
-        epochs=options.epochs or epochs_of(len(material.chosen), options.BATCH_SIZE),
+        epochs=options.epochs or int(np.clip(round(STEPS / max(len(material.chosen) // size, 1)), *EPOCHS)),
         folder=material.folder,
         resume=material.resume,
         device=devices.find(options.device).type,

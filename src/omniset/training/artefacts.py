@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from omniset.core.bounded import read_small
+from omniset.core.checks import short
 from omniset.options import without_folder
 from omniset.runs import finite
 from omniset.runs.files import provenance, replacing, writable_folder, write_json
@@ -194,11 +195,14 @@ class Weights:
     """
 
     def __init__(self, folder: str | Path, config: dict[str, Any]) -> None:
-        self.path, self._config, self._unchanged = Path(folder) / "model.safetensors", config, False
+        self.path = Path(folder) / "model.safetensors"
         try:
             self._tensors: dict[str, Tensor] = safetensors.torch.load_file(self.path)
         except safetensors.SafetensorError as error:
             raise ValueError(f"{self.path} is damaged: {error}") from error
+        if digest(self._tensors) != config["weights"]:
+            raise ValueError(f"{self.path} has not the weights that were saved: they were changed, or damaged")
+        finite.require_finite(self._tensors, str(self.path))
         self._unread = set(self._tensors)
         self.numbers = sum(tensor.numel() for tensor in self._tensors.values())
 
@@ -226,17 +230,10 @@ class Weights:
                     problems.append(f"{prefix}{name} has {what} {_plain(here)}, expected {_plain(needed)}")
         if problems:
             raise ValueError(f"{self.path} does not fit its config.json: {'; '.join(problems[:5])}")
-        self._require_unchanged()
         network = make()
         network.load_state_dict(stored, strict=False)  # the other names of a shared tensor are not in the file
         self._unread -= {prefix + name for name in stored}
         return network.eval()
-
-    def _require_unchanged(self) -> None:
-        if not self._unchanged and digest(self._tensors) != self._config["weights"]:
-            raise ValueError(f"{self.path} has not the weights that were saved: they were changed, or damaged")
-        finite.require_finite(self._tensors, str(self.path))
-        self._unchanged = True
 
     def require_read(self) -> None:
         """Raise the ValueError of tensors that no network has asked for."""
@@ -316,9 +313,4 @@ def _differences(saved: Any, now: Any, where: str) -> Any:
         for key in sorted({*saved, *now}):
             yield from _differences(saved.get(key), now.get(key), f"{where}.{key}" if where else key)
     elif saved != now:
-        yield f"{where} was {_short(saved)}, is {_short(now)}"
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:80] + " ..."
+        yield f"{where} was {short(saved)}, is {short(now)}"

@@ -15,8 +15,6 @@ censored data", 1977. Weights are those of Therneau and Grambsch, "Modeling surv
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float64, Shaped
@@ -86,9 +84,7 @@ class CoxModule(SetModule):
     risk; of the sets kept back together. Where no event was seen it is 0.
     """
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._watched: list[tuple[Tensor, Tensor, Tensor]] = []
+    _watched: list[tuple[Tensor, Tensor, Tensor]]
 
     def _outputs(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         parts, targets, weights = batch

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -73,9 +72,5 @@ class Ensemble(nn.Module):
 
 def keep_best(old: dict[str, Tensor], new: dict[str, Tensor], better: Tensor) -> dict[str, Tensor]:
     """Of each network the new state where it is better, (networks,), else the kept one."""
-    choose = partial(_where, better)
-    return {name: choose(value, old[name]) for name, value in new.items()}
-
-
-def _where(better: Tensor, new: Tensor, old: Tensor) -> Tensor:
-    return torch.where(better.view(-1, *[1] * (new.dim() - 1)), new, old)
+    better_in = {name: better.view(-1, *[1] * (value.dim() - 1)) for name, value in new.items()}
+    return {name: torch.where(better_in[name], value, old[name]) for name, value in new.items()}

@@ -31,7 +31,6 @@ from omniset.runs.locks import locked
 from omniset.runs.progress import Progress
 from omniset.runs.signals import raise_received, terminable
 
-LOGS = (None, "csv", "tensorboard")
 PARTS = {"omniset", "state_dict", "optimizer", "epoch", "step", "best"}  # of a checkpoint
 
 
@@ -58,12 +57,7 @@ class TrainingModule(nn.Module):
     shares_batches: ClassVar[bool] = False
 
     def __init__(
-        self,
-        network: nn.Module,
-        learning_rate: float,
-        weight_decay: float,
-        seed: int,
-        fingerprint: dict[str, Any],
+        self, network: nn.Module, learning_rate: float, weight_decay: float, seed: int, fingerprint: dict[str, Any]
     ) -> None:
         super().__init__()
         self.network = network
@@ -192,7 +186,7 @@ def fit(
         KeyboardInterrupt, Terminated: Ctrl-C, or SIGTERM; the last epoch's checkpoint is kept.
         ValueError: The training diverged; the folder is in use, or its checkpoint damaged or of another run.
     """
-    if log not in LOGS:
+    if log not in (None, "csv", "tensorboard"):
         raise ValueError(f"log must be 'csv', 'tensorboard' or None, got {log!r}")
     with ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory())) if folder is None else writable_folder(folder)
