@@ -217,6 +217,46 @@ def test_modules_can_be_walked(encoder):
     assert len(seen) == len(list(encoder.modules()))
 
 
+class FromTensors(nn.Module):
+    def __init__(self, encoder):
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, x, m):
+        return self.encoder(SetBatch(x, m)).summary
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@OF_ALL
+def test_exported_for_any_number_of_sets_and_elements(encoder):
+    module = FromTensors(encoder.float())
+    sizes = {0: torch.export.Dim("sets"), 1: torch.export.Dim("elements")}
+    given = torch.randn(4, 9, 3), torch.randint(0, 3, (4, 9)).float()
+    program = torch.export.export(module, given, dynamic_shapes={"x": sizes, "m": sizes}).module()
+    for shape in ((4, 9), (7, 13), (2, 31)):
+        x, m = torch.randn(*shape, 3), torch.randint(0, 3, shape).float()
+        x[m == 0] = torch.nan  # what is written in padding reaches no result
+        torch.testing.assert_close(program(x, m), module(x, m), rtol=1e-4, atol=1e-5)
+
+
+def test_gradients_of_each_set_at_once(encoder):
+    """By vmap of grad through SetBatch, which cannot look at values then."""
+    module = FromTensors(encoder)
+    weights = dict(module.named_parameters())
+    x, m = torch.randn(3, 7, 3, dtype=torch.float64), torch.randint(0, 3, (3, 7)).double()
+
+    def loss(weights, x, m):
+        return torch.func.functional_call(module, weights, (x[None], m[None])).square().sum()
+
+    each = torch.func.vmap(torch.func.grad(loss), (None, 0, 0))(weights, x, m)
+    for i in range(3):
+        total = module(x[i : i + 1], m[i : i + 1]).square().sum()
+        grads = torch.autograd.grad(total, [*weights.values()], materialize_grads=True)
+        for (name, together), alone in zip(each.items(), grads, strict=True):
+            torch.testing.assert_close(together[i], alone, msg=name)
+
+
 class Adapted(nn.Module):
     """As low-rank adapters wrap a Linear: it has no weight of its own."""
 

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from omniset.kernels import blocks, folded, gather, private, small, spread, team, tiles
+from omniset.core import private
+from omniset.kernels import blocks, folded, gather, small, spread, team, tiles
 from omniset.layers import InducedSetAttentionBlock, MultisetAttentionBlock, PoolingByMultiheadAttention
 from omniset.testing import relative_error
 from oracle import shaken

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from omniset.kernels import blocks, folded, private, tiles
+from omniset.core import private
+from omniset.kernels import blocks, folded, tiles
 from omniset.layers import InducedSetAttentionBlock, MultisetAttentionBlock
 from omniset.testing import relative_error
 

@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from omniset.core.private import forward_mode, plain_only, transformed
 from omniset.core.sets import SetBatch, cut
 from omniset.core.sources import FunctionSource, Source, check_dim, checked
 from omniset.core.states import wide
@@ -21,7 +22,6 @@ from omniset.engine.self_attention import AllElements
 from omniset.engine.stack import EncoderOutput, Stack
 from omniset.engine.stages import prepend_ones
 from omniset.engine.stores import open_store
-from omniset.kernels.private import forward_mode, plain_only, transformed
 
 SHARDS = ("merged", "independent")
 AT_ONCE = 1 << 13  # entries of independent shards, and of what is remembered for each, that are read at once
@@ -143,7 +143,7 @@ def _whole(encoder: Stack, batch: SetBatch) -> EncoderOutput:
     present = batch.multiplicity.to(device)
     tokens = encoder.num_tokens
     if encoder.class_tokens is not None:
-        x = torch.cat([encoder.class_tokens.expand(len(x), -1, -1), x], 1)
+        x = torch.cat([encoder.class_tokens.expand(x.shape[0], -1, -1), x], 1)
     m = prepend_ones(tokens, present)
     once = not (plain_only() or present.requires_grad) and batch.presence.once
     contexts: list[Any] = []

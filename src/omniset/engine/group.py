@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from omniset.core.private import managed_by_fsdp
 from omniset.core.states import S, wide
-from omniset.kernels.private import managed_by_fsdp
 
 FACTS = ("the number of sets", "whether gradients are wanted", "the number of trainable weights", "whether to drop out")
 UNKNOWN = -1

@@ -15,10 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from omniset.core.private import hooked, plain_only
 from omniset.core.sets import SetBatch
 from omniset.engine.self_attention import AllElements
 from omniset.engine.stack import EncoderOutput, Stack
-from omniset.kernels.private import hooked, plain_only
 from omniset.layers.base import SetLayer
 
 OVERHEAD = 1 << 15  # numbers of elements that take about as long as the steps of one more bucket do by themselves

@@ -109,7 +109,7 @@ class JoinedByTokens(Wrapper):
 
 def prepend_ones(number: int, m: Tensor) -> Tensor:
     """Multiplicities of a shard with so many class tokens in front."""
-    return torch.cat([m.new_ones(len(m), number), m], 1) if number else m
+    return torch.cat([m.new_ones(m.shape[0], number), m], 1) if number else m
 
 
 def stages_of(encoder: Stack, device: torch.device, dtype: torch.dtype) -> list[Stage]:

@@ -30,7 +30,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from omniset.kernels import private
+from omniset.core import private
 from omniset.kernels.team import Piece, together
 
 SOURCES = tuple(Path(__file__).with_name(name) for name in ("blocks.cpp", "small.cpp", "vectors.h"))

@@ -21,8 +21,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from omniset.core import private
 from omniset.core.attention import AttentionState, log_multiplicity
-from omniset.kernels import blocks, private
+from omniset.kernels import blocks
 from omniset.kernels.gather import Gather
 from omniset.kernels.points import Average, Folded
 from omniset.kernels.spread import Spread

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from omniset.core.attention import log_multiplicity
-from omniset.kernels.private import KNOWS_TRANSFORMS, transformed
+from omniset.core.private import KNOWS_TRANSFORMS, transformed
 
 
 def fused_attention(q: Tensor, k: Tensor, v: Tensor, multiplicity: Tensor | None, scale: float) -> Tensor:

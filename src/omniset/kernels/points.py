@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from omniset.kernels import private
+from omniset.core import private
 from omniset.kernels.fused import derived
 from omniset.kernels.team import backward_in_one_thread
 

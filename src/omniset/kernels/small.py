@@ -18,7 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from omniset.kernels import blocks, pages, private
+from omniset.core import private
+from omniset.kernels import blocks, pages
 from omniset.kernels.fused import derived, masks, plain_attention
 from omniset.kernels.team import PIECES, Piece
 
@@ -75,6 +76,8 @@ def _may_take(queries: Tensor, elements: Tensor, heads: int) -> bool:
     but where few points (their number times heads at most the width) meet sets of many elements, or many sets. Of many
     sets of some five elements most of what it computes would be padding.
     """
+    if private.plain_only():  # before any size is asked for: a program that is compiled is for all of them
+        return False
     (given, number, dim), (sets, many, _) = queries.shape, elements.shape
     largest = max(number, many)
     if dim > WIDEST or not 0 < sets * max(largest * dim, heads * number * many) <= MOST or not queries.numel():
@@ -93,7 +96,6 @@ def _may_take(queries: Tensor, elements: Tensor, heads: int) -> bool:
         and given in (1, sets)
         and elements.numel() > 0
         and not torch.is_autocast_enabled("cpu")
-        and not private.plain_only()
     )
 
 

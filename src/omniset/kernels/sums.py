@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from omniset.core.private import plain_only
 from omniset.kernels.pages import empty
-from omniset.kernels.private import plain_only
 
 BLOCK = 1024  # elements that one product adds up in the precision of the elements
 

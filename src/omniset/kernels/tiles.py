@@ -15,9 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from omniset.core import private
 from omniset.core.attention import zero_if_minus_inf
 from omniset.core.states import wide
-from omniset.kernels import private
 from omniset.kernels.team import Piece
 
 TILE = 1 << 19  # numbers of a tile of elements: 2 MiB in float32

@@ -125,12 +125,12 @@ class LatentRouting(Probed, SetLayer):
         if self.probe is not None or learned or not elements.shape[1]:
             context = self.finish(self._reduce(key, value, multiplicity))
         else:
-            average = fused_attention(self.latents.expand(len(key), -1, -1, -1), key, value, multiplicity, 1.0)
+            average = fused_attention(self.latents.expand(key.shape[0], -1, -1, -1), key, value, multiplicity, 1.0)
             context = average.transpose(1, 2).flatten(2)
         return self._map(elements, key, context), context
 
     def _map(self, elements: Tensor, key: Float[Tensor, "sets heads elements d"], context: Tensor) -> Tensor:
-        latents = self.latents.expand(len(key), -1, -1, -1)
+        latents = self.latents.expand(key.shape[0], -1, -1, -1)
         mixed = fused_attention(key, latents, self._heads(context), None, 1.0)  # (B, H, N, D / H)
         h = elements + self.dropout(self.output(mixed.transpose(1, 2).flatten(2)))
         return h if self.ffn is None else h + self.ffn(self.norm_ffn(h))

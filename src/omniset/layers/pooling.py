@@ -56,7 +56,7 @@ class SetPooling(SetLayer):
         if peak is None:
             seen = torch.where(m > 0, elements, -torch.inf).detach()
             has_elements = elements.shape[1] > 0
-            peak = seen.amax(1) if has_elements else seen.new_full((len(seen), seen.shape[2]), -torch.inf)
+            peak = seen.amax(1) if has_elements else seen.new_full((seen.shape[0], seen.shape[2]), -torch.inf)
         # The engine's backward computes x again, and it must equal the forward's bit for bit to be found here.
         m = torch.where(elements.detach() == peak[:, None], m, 0)
         return MaxState(peak, ((m * elements).sum(1), m.sum(1)))  # m has channels here
@@ -129,7 +129,7 @@ class FeaturewiseSortPooling(SetLayer):
         piece = (torch.searchsorted(boundaries, place.detach().contiguous(), right=True) - 1).clamp(min=0)
 
         def here(values: Tensor) -> Tensor:
-            return values.expand(len(place), place.shape[1], -1).gather(-1, piece)
+            return values.expand(place.shape[0], place.shape[1], -1).gather(-1, piece)
 
         within = here(level) * (place - here(first[:, None]))
         within = within + here(slope[None]) * s[..., None] * (_sum_below(place) - here(_sum_below(first)[:, None]))

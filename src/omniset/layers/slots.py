@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from omniset.core.attention import AttentionState, zero_if_minus_inf
 from omniset.core.checks import check_sizes
+from omniset.core.private import plain_linear
 from omniset.core.states import State
-from omniset.kernels.private import plain_linear
 from omniset.layers.base import Elements, Multiplicity, SetLayer
 from omniset.layers.probes import Probed
 

@@ -81,7 +81,7 @@ class AttentionBlock(Probed):
             return self.finish(queries, self._reduce(parts, queries, elements, multiplicity, None))
         # All elements are here: PyTorch's fused attention computes the same, without keeping the weights.
         q, k, v = self._heads(queries, elements, self._size(elements, multiplicity))
-        q = q.expand(len(k), -1, -1, -1)
+        q = q.expand(k.shape[0], -1, -1, -1)
         return self._combine(queries, fused_attention(q, k, v, multiplicity, self.scale))
 
     def reduce(
@@ -188,7 +188,7 @@ class AttentionBlock(Probed):
         if self.size_scale is None:
             return None
         if multiplicity is None:
-            return wide(elements.new_full((len(elements),), elements.shape[1]))
+            return wide(elements.new_full((elements.shape[0],), elements.shape[1]))
         return wide(multiplicity).sum(1)
 
     def _combine(self, queries: Tensor, average: Float[Tensor, "sets heads queries d"]) -> Tensor:

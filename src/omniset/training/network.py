@@ -11,11 +11,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from omniset.core.private import plain_only
 from omniset.core.sets import SetBatch, Sets
 from omniset.core.sources import Source
 from omniset.encoders import Encoder
 from omniset.kernels import pages
-from omniset.kernels.private import plain_only
 
 VALUES = 1 << 22  # features that statistics are taken of at a time
 
