@@ -82,16 +82,16 @@ def test_one_set_in_a_batch_that_is_padded_too_far():
 
 @pytest.mark.parametrize("fixed", [0, 50, 400, 10_000])
 def test_buckets_are_the_cheapest(fixed, monkeypatch):
-    """Of all ways to cut the sorted lengths at powers of two."""
+    """Of all ways to cut the sorted lengths at powers of the third root of two."""
     monkeypatch.setattr(ragged, "OVERHEAD", fixed)
     rng = np.random.default_rng(4)
     for _ in range(20):
-        lengths = np.exp(rng.uniform(0, 6, 23)).astype(int).tolist()
+        lengths = np.exp(rng.uniform(0, 3.5, 23)).astype(int).tolist()
         batch = SetBatch(torch.zeros(23, max(lengths), 2), torch.arange(max(lengths)) < torch.tensor(lengths)[:, None])
         chosen = ragged.buckets(batch, 2)
         cost = sum(len(b.sets) * b.length * 2 + fixed for b in chosen)
         assert all(b.length == max(lengths[i] for i in b.sets) for b in chosen)
-        classes = [[n for n in sorted(lengths) if 2 ** (k - 1) < max(n, 1) <= 2**k] for k in range(10)]
+        classes = [[n for n in sorted(lengths) if 2 ** ((k - 1) / 3) < max(n, 1) <= 2 ** (k / 3)] for k in range(17)]
         classes = [c for c in classes if c]
         every = []
         for cuts in itertools.product([False, True], repeat=len(classes) - 1):

@@ -23,6 +23,7 @@ from omniset.layers.base import SetLayer
 
 OVERHEAD = 1 << 15  # numbers of elements that take about as long as the steps of one more bucket do by themselves
 ON_ACCELERATORS = 1 << 20
+FINENESS = 3  # bounds between a length and its double
 WORTH = 0.8  # of what the padded batch costs
 
 
@@ -63,14 +64,14 @@ def in_buckets(encoder: Stack, batch: SetBatch, run: Callable[[Stack, SetBatch],
 
 
 def buckets(batch: SetBatch, dim: int) -> list[Bucket]:
-    """The cheapest buckets, whose bounds are powers of two; none where the padded batch costs hardly more."""
+    """The cheapest buckets, whose bounds are some quarter apart; none where the padded batch costs hardly more."""
     lengths = batch.presence.lengths
     fixed = OVERHEAD if batch.elements.device.type == "cpu" else ON_ACCELERATORS
     whole = batch.multiplicity.numel() * dim + fixed
     if int(lengths.sum()) * dim + fixed > WORTH * whole:
         return []
     by_length = np.argsort(lengths, kind="stable")
-    classes = np.ceil(np.log2(np.maximum(lengths[by_length], 1)))
+    classes = np.ceil(FINENESS * np.log2(np.maximum(lengths[by_length], 1)))
     bounds = [0, *(np.flatnonzero(np.diff(classes)) + 1), len(lengths)]
     # The least cost of the sets before each bound, and the bound before it where the last bucket begins.
     least, before = [0], [0]
