@@ -468,9 +468,8 @@ def test_contextualize(name):
     expected = encoder(joined).elements[:, N:]
     got = encoder.contextualize(SetBatch(new), out.contexts)
     assert relative_error(got[1:], expected[1:]) <= 1e-12  # in the empty set even 1e-300 is all there is
-    if isinstance(out.contexts[0], torch.Tensor):  # of all elements they are shards
-        with pytest.raises(ValueError, match=f"contexts are of {B} sets, and batch has 1"):
-            encoder.contextualize(batch[:1], out.contexts)
+    with pytest.raises(ValueError, match=f"contexts are of {B} sets, and batch has 1"):
+        encoder.contextualize(batch[:1], out.contexts)
     with pytest.raises(ValueError, match="has 2 contexts for elements, got 1"):
         encoder.contextualize(batch, out.contexts[:1])
     with pytest.raises(ValueError, match="contexts is None: shards='independent' leaves none"):

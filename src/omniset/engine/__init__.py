@@ -102,8 +102,9 @@ def contextualize(encoder: Stack, batch: SetBatch, contexts: list[Any] | None) -
             f"{type(encoder).__name__} has {len(encoder.layers)} contexts for elements, got {len(contexts)}"
         )
     for context in contexts:
-        if isinstance(context, Tensor) and len(context) != len(batch):
-            raise ValueError(f"contexts are of {len(context)} sets, and batch has {len(batch)}")
+        sets = len(context if isinstance(context, Tensor) else next(iter(context.read()))[1])
+        if sets != len(batch):
+            raise ValueError(f"contexts are of {sets} sets, and batch has {len(batch)}")
     device, dtype = encoder.place
     x = encoder.embed(batch.elements.to(device, dtype))
     layers: list[Any] = [*encoder.layers]
