@@ -11,7 +11,6 @@ SOURCE = Path(__file__).parents[1] / "src" / "omniset"
 OPTIONS = 380  # of all commands together
 PARAMETERS = 8
 MORE = {  # those that have more, which may become fewer
-    "cells/evaluate_annotation.py": ["evaluate_annotation"],
     "cells/seed.py": ["SeedModel.__init__"],
     "cells/novelty.py": ["type_left_out"],
     "estimators/ensembles.py": ["learn"],

@@ -15,6 +15,7 @@ from omniset.cells.classifiers import METHODS, NEAR, Classifiers, evenly
 from omniset.cells.evaluate_annotation import evaluate_annotation, macro_f1, unknown_auroc
 from omniset.cells.novelty import SHRINKAGE, Novelty, type_left_out, types_left_out
 from omniset.trials.intervals import Draws
+from omniset.trials.kept import Kept
 
 
 @pytest.fixture(scope="module")
@@ -288,10 +289,10 @@ def test_a_reference_that_teaches_nothing_is_refused(labelled, embedder):
 def test_evaluation_leaves_out_batches_and_types(labelled, tmp_path):
     pytest.importorskip("harmonypy")
     seen = []
-    arguments = {"batch_key": "batch", "label_key": "kind", "seeds": 1, "removed": 1, "folder": tmp_path}
+    arguments = {"batch_key": "batch", "label_key": "kind", "seeds": 1, "removed": 1}
     arguments["model"] = CellEmbedder(**SMALL | {"epochs": 1})
     methods = ["logistic", "balanced", "pca", "symphony"]
-    found = evaluate_annotation(labelled, methods=methods, say=seen.append, **arguments)
+    found = evaluate_annotation(labelled, methods=methods, kept=Kept(tmp_path, False, seen.append), **arguments)
     rows = found.rows
     new = rows[rows["condition"] == "new batches"]
     assert new.groupby("method").size().to_dict() == dict.fromkeys(["omniset", *methods], 211)
@@ -301,6 +302,6 @@ def test_evaluation_leaves_out_batches_and_types(labelled, tmp_path):
         assert (part["unknown"] == (part["truth"] == name)).all()
         assert not (part["call"] == name).any()
     assert {gate.score for gate in found.comparison.gates} == {"f1", "kept", "auroc"}
-    again = evaluate_annotation(labelled, methods=methods, say=seen.append, resume=True, **arguments)
+    again = evaluate_annotation(labelled, methods=methods, kept=Kept(tmp_path, True, seen.append), **arguments)
     assert len(seen) == len(set(seen))  # nothing was done twice
     pd.testing.assert_frame_equal(again.rows, rows)
