@@ -11,7 +11,6 @@ SOURCE = Path(__file__).parents[1] / "src" / "omniset"
 OPTIONS = 380  # of all commands together
 PARAMETERS = 8
 MORE = {  # those that have more, which may become fewer
-    "cells/seed.py": ["SeedModel.__init__"],
     "estimators/ensembles.py": ["learn"],
     "genomes/training.py": ["apply_all", "train"],
     "options.py": ["option"],
