@@ -12,7 +12,6 @@ OPTIONS = 380  # of all commands together
 PARAMETERS = 8
 MORE = {  # those that have more, which may become fewer
     "estimators/ensembles.py": ["learn"],
-    "genomes/training.py": ["train"],
     "options.py": ["option"],
     "regions/seed.py": ["CrossAttention.__init__"],
     "report/frame.py": ["compose"],

@@ -488,10 +488,9 @@ def train(
     weight_decay: float,
     seed: int,
     fingerprint: dict[str, Any],
-    curriculum: bool = False,
     **fitting: Any,
 ) -> list[dict[str, Any]]:
-    """Train a method in place, and give a dict per epoch.
+    """Train a method in place, that of a document with its curriculum, and give a dict per epoch.
 
     Args:
         fitting: patience, device, progress, folder and resume of `omniset.training.fit.fit`.
@@ -502,7 +501,8 @@ def train(
         checksum = zlib.crc32(np.ascontiguousarray(part).data, checksum)
     method.train()  # what methods share was left in evaluation mode by the one before
     module = GenomeModule(method, learning_rate, weight_decay, seed, fingerprint | {"data": checksum})
-    fit(module, lesson(genomes, batch_size, epochs, seed, curriculum), epochs=epochs, log=None, **fitting)
+    data = lesson(genomes, batch_size, epochs, seed, curriculum=isinstance(method, SeedModel))
+    fit(module, data, epochs=epochs, log=None, **fitting)
     return module.history
 
 
@@ -562,7 +562,6 @@ class Suite(nn.Module):
                     method,
                     genomes,
                     seed=seed,
-                    curriculum=name == "seed",
                     folder=folder if folder is None or name == main else folder / name,
                     fingerprint=options.fingerprint() | {"method": name},
                     **computing | usual | ({} if name == main else TRAINING.get(name, {})) | length,
