@@ -18,7 +18,6 @@ MORE = {  # those that have more, which may become fewer
     "report/run.py": ["working_folder"],
     "tables/matrices.py": ["Source.__init__"],
     "training/fit.py": ["fit"],
-    "training/sets.py": ["SetModule.__init__"],
 }
 
 
