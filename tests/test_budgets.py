@@ -11,7 +11,6 @@ SOURCE = Path(__file__).parents[1] / "src" / "omniset"
 OPTIONS = 380  # of all commands together
 PARAMETERS = 8
 MORE = {  # those that have more, which may become fewer
-    "estimators/ensembles.py": ["learn"],
     "options.py": ["option"],
     "regions/seed.py": ["CrossAttention.__init__"],
     "report/frame.py": ["compose"],

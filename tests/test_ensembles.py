@@ -12,16 +12,7 @@ from omniset.training.ensemble import Ensemble
 from omniset.training.network import SetNetwork
 
 NETWORKS, SETS = 3, 17
-HOW = {
-    "patience": 50,
-    "batch_size": 5,
-    "together": 7,
-    "weight_decay": 0.01,
-    "fingerprint": {},
-    "device": "cpu",
-    "progress": False,
-}
-HOW |= {"folder": None, "resume": False}
+HOW = {"batch_size": 5, "together": 7, "device": "cpu", "progress": False, "folder": None, "resume": False}
 
 
 def some_sets(seed=0, largest=11):
@@ -67,9 +58,8 @@ def loss_of(network, lessons, j, rows, classify, weights, smoothing):
     return total, counted
 
 
-def module_of(networks, widths, classify):
-    others = torch.zeros(0, 0, dtype=torch.bool)
-    return EnsembleModule(Ensemble(networks), widths, classify, others, 10, 0.01, 0.01, 3, {})
+def module_of(networks, widths=(3, 2), classify=True, others=None, rate=0.01, **fingerprint):
+    return EnsembleModule(Ensemble(networks), widths, classify, others, 50, rate, 0.01, 3, fingerprint)
 
 
 @pytest.mark.parametrize("parts", ["few", "many", "wide", "computed again"])
@@ -118,7 +108,7 @@ def test_sets_of_weight_0_have_no_influence():
             targets = lessons.targets.clone()
             targets[:, held] = 1 - targets[:, held].clamp(max=1)
             lessons.targets, lessons.sets = targets, Sets.from_ragged(elements, [*counts], dtype=torch.float64)
-        ensembles.learn(networks, lessons, True, others=None, epochs=2, learning_rate=0.01, **HOW)
+        ensembles.learn(networks, module_of(networks), lessons, epochs=2, **HOW)
         ends.append([{name: value.clone() for name, value in n.state_dict().items()} for n in networks])
     (first, second), names = ends, ends[0][0]
     assert all(torch.equal(first[0][name], second[0][name]) for name in names)
@@ -187,7 +177,7 @@ def test_the_epoch_that_is_kept_is_the_best_of_the_other_folds_of_its_repeat(mon
         end(module)
 
     monkeypatch.setattr(EnsembleModule, "on_validation_epoch_end", ending)
-    ensembles.learn(networks, lessons, True, others=others, epochs=9, learning_rate=0.2, **HOW)
+    ensembles.learn(networks, module_of(networks, others=others, rate=0.2), lessons, epochs=9, **HOW)
     losses = np.zeros((9, 4))
     scratch = some_networks(number=1)[0]
     for epoch, state in enumerate(states):
@@ -209,11 +199,12 @@ def test_a_killed_run_goes_on_to_the_same_weights(tmp_path, monkeypatch):
     """In the third of five epochs, with dropout and drawn elements; what was best before is known after."""
     others = torch.as_tensor(~np.eye(NETWORKS, dtype=bool))
 
-    def learned(folder, resume):
-        networks = some_networks(dropout=0.2)
-        how = HOW | {"folder": folder, "resume": resume}
-        lessons = some_lessons(some_sets(), elements=4)
-        history = ensembles.learn(networks, lessons, True, others=others, epochs=5, learning_rate=0.1, **how)
+    def learned(folder, resume, changed=False):
+        networks, lessons = some_networks(dropout=0.2), some_lessons(some_sets(), elements=4)
+        if changed:
+            lessons.targets = 1 - lessons.targets.clamp(max=1)
+        module = module_of(networks, others=others, rate=0.1, data=lessons.checksum())
+        history = ensembles.learn(networks, module, lessons, epochs=5, **HOW | {"folder": folder, "resume": resume})
         return networks, history
 
     whole, history = learned(None, False)
@@ -234,15 +225,5 @@ def test_a_killed_run_goes_on_to_the_same_weights(tmp_path, monkeypatch):
     for one, other in zip(whole, resumed, strict=True):
         values = other.state_dict()
         assert all(torch.equal(value, values[name]) for name, value in one.state_dict().items())
-    lessons = some_lessons(some_sets(), elements=4)
-    lessons.targets = 1 - lessons.targets.clamp(max=1)
     with pytest.raises(ValueError, match="is of another run and cannot be resumed"):
-        ensembles.learn(
-            some_networks(dropout=0.2),
-            lessons,
-            True,
-            others=others,
-            epochs=5,
-            learning_rate=0.1,
-            **HOW | {"folder": tmp_path, "resume": True},
-        )
+        learned(tmp_path, True, changed=True)
