@@ -15,7 +15,6 @@ MORE = {  # those that have more, which may become fewer
     "regions/seed.py": ["CrossAttention.__init__"],
     "report/frame.py": ["compose"],
     "report/run.py": ["working_folder"],
-    "tables/matrices.py": ["Source.__init__"],
     "training/fit.py": ["fit"],
 }
 
