@@ -122,6 +122,7 @@ def annotated(name: str, data: Path, seed: int = 0) -> dict[str, Any]:
     """Types of a batch left out, and of one from which a type was removed besides."""
     from omniset.cells import CellEmbedder
     from omniset.cells.evaluate_annotation import evaluate_annotation
+    from omniset.trials.kept import Kept
 
     found = evaluate_annotation(
         data / SETS[name],
@@ -130,9 +131,7 @@ def annotated(name: str, data: Path, seed: int = 0) -> dict[str, Any]:
         seeds=ANNOTATED,
         removed=REMOVED,
         model=CellEmbedder(seed=seed, progress=False),
-        folder=RUNS / f"annotate_{name}",
-        resume=True,
-        say=print,
+        kept=Kept(RUNS / f"annotate_{name}", True, print),
     )
     numbers = found.numbers()
     return {**numbers, "notes": [note.replace(f"{data}{os.sep}", "") for note in numbers["notes"]]}

@@ -150,12 +150,12 @@ class Split:
             methods: What validation says, by the name that rows are given.
         """
         from omniset.genomes.evaluate import CONDITIONS, of_genomes
-        from omniset.genomes.training import apply_all
+        from omniset.genomes.training import apply_all, degraded
 
         suite = self.completer.network_
-        about = {"kind": condition.stated, "lost": condition.lost}
-        noise: Any = about | {"seed": 7919 * (self.seed + 1) + CONDITIONS.index(condition)}
-        noisy = apply_all({"it": suite["evidence"]}, self.genomes, self.test, condition.of_data, **noise)["it"]
+        seed = 7919 * (self.seed + 1) + CONDITIONS.index(condition)
+        noise = degraded(self.genomes, self.test, condition.of_data, condition.stated, seed, condition.lost)
+        noisy = apply_all({"it": suite["evidence"]}, self.genomes, noise)["it"]
         named = {"seed": self.seed, "genome": self.names, "clade": self.clades, "complete": self.complete}
         frames = []
         for method, level in methods.items():
@@ -466,6 +466,7 @@ def trained_long(table: Path, metadata: Path, seed: int) -> dict[str, Any]:
         Clades,
         Genomes,
         apply_all,
+        degraded,
         split,
     )
     from omniset.runs.files import plain
@@ -487,7 +488,7 @@ def trained_long(table: Path, metadata: Path, seed: int) -> dict[str, Any]:
     frames = []
     for condition in (c for c in CONDITIONS if c.kind == "original"):
         methods = {name: suite[name] for name in OF_SEED}
-        found = apply_all(methods, known, test, condition.of_data, condition.stated, seed)
+        found = apply_all(methods, known, degraded(known, test, condition.of_data, condition.stated, seed))
         for method, noisy in found.items():
             scores = of_genomes(noisy, None, PRECISION)
             about = {"seed": seed, "genome": names, "clade": of_clade, "condition": condition.name, "method": method}

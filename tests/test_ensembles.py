@@ -12,8 +12,7 @@ from omniset.training.ensemble import Ensemble
 from omniset.training.network import SetNetwork
 
 NETWORKS, SETS = 3, 17
-HOW = {"patience": 50, "batch_size": 5, "together": 7, "weight_decay": 0.01, "fingerprint": {}}
-HOW |= {"device": "cpu", "progress": False, "folder": None, "resume": False}
+HOW = {"batch_size": 5, "together": 7, "device": "cpu", "progress": False, "folder": None, "resume": False}
 
 
 def some_sets(seed=0, largest=11):
@@ -59,9 +58,8 @@ def loss_of(network, lessons, j, rows, classify, weights, smoothing):
     return total, counted
 
 
-def module_of(networks, widths, classify):
-    others = torch.zeros(0, 0, dtype=torch.bool)
-    return EnsembleModule(Ensemble(networks), widths, classify, others, 10, 0.01, 0.01, 3, {})
+def module_of(networks, widths=(3, 2), classify=True, others=None, rate=0.01, **fingerprint):
+    return EnsembleModule(Ensemble(networks), widths, classify, others, 50, rate, 0.01, 3, fingerprint)
 
 
 @pytest.mark.parametrize("parts", ["few", "many", "wide", "computed again"])
@@ -131,6 +129,18 @@ def test_elements_of_a_large_set_are_drawn_evenly(size, most):
     assert np.abs(times / 400 - share).max() < 5 * np.sqrt(0.25 / 400)
 
 
+def test_small_sets_are_seen_whole():
+    lessons = some_lessons(some_sets(), elements=10)
+    batch = lessons([(7, i) for i in range(SETS)], True)
+    seen = {i: part[row : row + 1] for part, positions in batch.parts for row, i in enumerate(positions)}
+    assert sorted(seen) == list(range(SETS))
+    for i, found in seen.items():
+        elements, counts = lessons.sets[i].read()
+        assert torch.equal(found.multiplicity[0, : len(counts)], counts)
+        assert not found.multiplicity[0, len(counts) :].any()
+        assert torch.equal(found.elements[0, : len(counts)][counts > 0], elements[counts > 0])
+
+
 # ---------------------------------------------------------------------- the best epoch, and a resumed run
 
 
@@ -147,7 +157,7 @@ def test_the_epoch_that_is_kept_is_the_best_of_the_other_folds_of_its_repeat(mon
         end(module)
 
     monkeypatch.setattr(EnsembleModule, "on_validation_epoch_end", ending)
-    ensembles.learn(networks, lessons, True, others=others, epochs=9, learning_rate=0.2, **HOW)
+    ensembles.learn(networks, module_of(networks, others=others, rate=0.2), lessons, epochs=9, **HOW)
     losses = np.zeros((9, 4))
     scratch = some_networks(number=1)[0]
     for epoch, state in enumerate(states):
@@ -169,12 +179,12 @@ def test_a_killed_run_goes_on_to_the_same_weights(tmp_path, monkeypatch):
     """In the third of five epochs, with dropout and drawn elements; what was best before is known after."""
     others = torch.as_tensor(~np.eye(NETWORKS, dtype=bool))
 
-    def learned(folder, resume, lie=False):
-        networks = some_networks(dropout=0.2)
-        how = HOW | {"folder": folder, "resume": resume}
-        lessons = some_lessons(some_sets(), elements=4)
-        lessons.targets = 1 - lessons.targets.clamp(max=1) if lie else lessons.targets
-        history = ensembles.learn(networks, lessons, True, others=others, epochs=5, learning_rate=0.1, **how)
+    def learned(folder, resume, changed=False):
+        networks, lessons = some_networks(dropout=0.2), some_lessons(some_sets(), elements=4)
+        if changed:
+            lessons.targets = 1 - lessons.targets.clamp(max=1)
+        module = module_of(networks, others=others, rate=0.1, data=lessons.checksum())
+        history = ensembles.learn(networks, module, lessons, epochs=5, **HOW | {"folder": folder, "resume": resume})
         return networks, history
 
     whole, history = learned(None, False)
@@ -196,4 +206,4 @@ def test_a_killed_run_goes_on_to_the_same_weights(tmp_path, monkeypatch):
         values = other.state_dict()
         assert all(torch.equal(value, values[name]) for name, value in one.state_dict().items())
     with pytest.raises(ValueError, match="is of another run and cannot be resumed"):
-        learned(tmp_path, True, lie=True)
+        learned(tmp_path, True, changed=True)

@@ -105,7 +105,9 @@ def train(
     made = build(encoder, input_dim=2, dim=8, depth=2, num_heads=2, num_inducing=3)
     network = SetNetwork(made, list(widths), of_elements).double()
     weights = [torch.arange(w).double() + 1 for w in widths] if balanced else None
-    module = kind(network, classify, weights, learning_rate, 0.01, {}, max_elements, 3, {"epochs": epochs})
+    module = kind(
+        network, classify, weights, learning_rate, 0.01, {"max_elements": max_elements}, 3, {"epochs": epochs}
+    )
     positions = rng.permutation(37)
     make = SetBatches(sets, targets, of_elements, max_elements)
     data = Lesson(make, positions[:29], positions[29:], batch_size=7, seed=3)

@@ -133,15 +133,15 @@ def test_a_method_is_fitted_to_the_other_folds_alone():
 def test_what_networks_are_given(number, monkeypatch):
     """Each learns from the sets of the other folds, and is watched, if at all, by networks of these, of its repeat."""
     given = []
-    monkeypatch.setattr(mixture.ensembles, "learn", lambda *arguments, **how: given.append((arguments, how)) or [])
+    monkeypatch.setattr(mixture.ensembles, "learn", lambda *arguments, **_: given.append(arguments) or [])
     elements, counts, numbers = some_sets(number)
     weights = np.arange(number) + 1.0
     model = SetClassifier(**SMALL | {"folds": 3, "repeats": 2})
     model.fit(of(elements, counts), numbers > 0, sample_weight=weights)
     places = [(repeat, fold) for repeat in range(2) for fold in range(3)]
     assert len(given) == 1
-    for (networks, batches, classify), how in given:
-        assert classify
+    for networks, module, batches in given:
+        assert module.classify
         of_network = [place for place in places for _ in range(len(networks) // 6)]
         held = np.stack([model.out_of_fold_.folds[repeat] == fold for repeat, fold in of_network])
         np.testing.assert_array_equal(batches.weights, np.where(held, 0, weights))
@@ -149,9 +149,9 @@ def test_what_networks_are_given(number, monkeypatch):
         np.testing.assert_array_equal(batches.targets[..., 0], np.tile(numbers > 0, (len(networks), 1)))
         expected = [[a[0] == b[0] and a[1] != b[1] for b in of_network] for a in of_network]
         if number < mixture.WATCHED:
-            assert how["others"] is None
+            assert module.others is None
         else:
-            assert how["others"].tolist() == expected
+            assert module.others.tolist() == expected
 
 
 # ---------------------------------------------------------------------- the formula

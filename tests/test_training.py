@@ -38,7 +38,7 @@ def on_disk(sets, folder, dtype=torch.float32):
 
 def gradients(network, sets, targets, of_elements=False, max_elements=10**9, weights=None, classify=True):
     """Loss of all sets as one batch, and its gradient."""
-    module = SetModule(network, classify, weights, 0.1, 0.0, {}, max_elements, 0, {})
+    module = SetModule(network, classify, weights, 0.1, 0.0, {"max_elements": max_elements}, 0, {})
     module.log = lambda *_, **__: None
     batch = all_of(sets, targets, of_elements=of_elements, max_elements=max_elements)
     network.zero_grad()

@@ -13,8 +13,9 @@ from omniset.cells import annotator as module
 from omniset.cells.baselines import symphony
 from omniset.cells.classifiers import METHODS, NEAR, Classifiers, evenly
 from omniset.cells.evaluate_annotation import evaluate_annotation, macro_f1, unknown_auroc
-from omniset.cells.novelty import SHRINKAGE, Novelty, type_left_out, types_left_out
+from omniset.cells.novelty import HELD, SHRINKAGE, Novelty, type_left_out, types_left_out
 from omniset.trials.intervals import Draws
+from omniset.trials.kept import Kept
 
 
 @pytest.fixture(scope="module")
@@ -260,15 +261,27 @@ def test_a_type_left_out_is_unknown_as_far_as_it_is_from_all_others():
     batches, found = np.arange(len(of_held)) % 2, {}
     for code in (2, 3):
         rest = y != code
-        found[code] = type_left_out(code, values[rest], y[rest], held, of_held, batches, 4, 0.05, 0)
+        learned = Classifiers.learned(values[rest], np.zeros((rest.sum(), 1), np.float32), y[rest], 4, 0)
+        found[code] = type_left_out(code, learned, held, of_held, batches, 0.05)
         assert (found[code]["type"], found[code]["cells"]) == (code, 53)
     assert found[2]["unknown"] > 0.95
     assert found[3]["unknown"] < 0.2
     assert found[3]["called"] == 1
-    only = y == 0
-    assert type_left_out(1, values[only], y[only], held, of_held, batches, 4, 0.05, 0) is None
-    new = of_held == 2
-    assert type_left_out(2, values[y != 2], y[y != 2], held[new], of_held[new], batches[new], 4, 0.05, 0) is None
+
+
+def test_no_type_is_left_out_where_one_alone_is_left_or_was_kept_back(labelled, embedder, monkeypatch):
+    assert fit(labelled[labelled.obs["kind"] != "z"].copy(), embedder).left_out_ == []
+    real = CellAnnotator._types_left_out
+
+    def of_one_type(self, cells, chosen, y, folds):
+        for fold in folds:
+            here = fold.y == 2
+            fold.values, fold.y, fold.batches = fold.values[here], fold.y[here], fold.batches[here]
+            assert len(fold.y) >= HELD
+        return real(self, cells, chosen, y, folds)
+
+    monkeypatch.setattr(CellAnnotator, "_types_left_out", of_one_type)
+    assert fit(labelled, embedder).left_out_ == []
 
 
 def test_types_are_left_out_where_most_of_their_cells_were_kept_back(monkeypatch):
@@ -288,10 +301,10 @@ def test_a_reference_that_teaches_nothing_is_refused(labelled, embedder):
 def test_evaluation_leaves_out_batches_and_types(labelled, tmp_path):
     pytest.importorskip("harmonypy")
     seen = []
-    arguments = {"batch_key": "batch", "label_key": "kind", "seeds": 1, "removed": 1, "folder": tmp_path}
+    arguments = {"batch_key": "batch", "label_key": "kind", "seeds": 1, "removed": 1}
     arguments["model"] = CellEmbedder(**SMALL | {"epochs": 1})
     methods = ["logistic", "balanced", "pca", "symphony"]
-    found = evaluate_annotation(labelled, methods=methods, say=seen.append, **arguments)
+    found = evaluate_annotation(labelled, methods=methods, kept=Kept(tmp_path, False, seen.append), **arguments)
     rows = found.rows
     new = rows[rows["condition"] == "new batches"]
     assert new.groupby("method").size().to_dict() == dict.fromkeys(["omniset", *methods], 211)
@@ -301,6 +314,6 @@ def test_evaluation_leaves_out_batches_and_types(labelled, tmp_path):
         assert (part["unknown"] == (part["truth"] == name)).all()
         assert not (part["call"] == name).any()
     assert {gate.score for gate in found.comparison.gates} == {"f1", "kept", "auroc"}
-    again = evaluate_annotation(labelled, methods=methods, say=seen.append, resume=True, **arguments)
+    again = evaluate_annotation(labelled, methods=methods, kept=Kept(tmp_path, True, seen.append), **arguments)
     assert len(seen) == len(set(seen))  # nothing was done twice
     pd.testing.assert_frame_equal(again.rows, rows)

@@ -7,21 +7,20 @@ import pytest
 import torch
 from torch import nn
 
-from omniset.cells.seed import SeedModel, collate, draw_shared, seed_loss, sentence
+from omniset.cells.seed import SeedModel, SeedOptions, collate, draw_shared, seed_loss, sentence
 from omniset.layers import SetAttentionBlock
 from omniset.testing import relative_error
 from oracle import linear, msab, norm
 
-GENES, TOKEN, DIM, HEADS, DEPTH, FFN, OUT, DATASETS, DATASET_DIM = 29, 11, 6, 2, 2, 13, 5, 7, 3
+GENES, TOKEN, DIM, HEADS, DEPTH, FFN, OUT, DATASETS = 29, 11, 6, 2, 2, 13, 5, 7
 B, N, T = 4, 13, 11
-SIZES = {"token_dim": TOKEN, "dim": DIM, "num_heads": HEADS, "depth": DEPTH, "ffn_dim": FFN, "output_dim": OUT}
-SIZES |= {"dataset_dim": DATASET_DIM}
+SIZES = {"token_dim": TOKEN, "num_heads": HEADS, "depth": DEPTH}
 
 
-def model_of(learned=False, datasets=DATASETS, **options):
+def model_of(learned=False, datasets=DATASETS, dropout=0.0, **options):
     """In float64, all parameters away from their start."""
     vectors = None if learned else 3 * torch.randn(GENES, TOKEN)
-    model = SeedModel(vectors, GENES, datasets=datasets, **(SIZES | options)).double()
+    model = SeedModel(vectors, GENES, datasets, SeedOptions(**SIZES | options), DIM, OUT, dropout).double()
     for parameter in model.parameters():
         parameter.data += 0.3 * torch.randn_like(parameter)
     return model
@@ -49,7 +48,7 @@ def parameters_of(*modules):
 
 def test_parameters_of_the_published_size():
     with torch.device("meta"):
-        model = SeedModel(torch.empty(19_790, 5120), 19_790, datasets=1139)  # all other sizes are the defaults
+        model = SeedModel(torch.empty(19_790, 5120), 19_790, 1139, SeedOptions(depth=8, num_heads=16), 512, 512)
     e, d, f, o, w = 5120, 512, 1024, 512, 512 + 512 + 1 + 10
 
     def skip(n):
@@ -153,10 +152,11 @@ def oracle(model, genes, counts, multiplicity, tasks, depth):
 BRANCHES = {
     "all": {},
     "learned table": {"learned": True},
-    "no counts": {"counts": False},
+    "no counts": {"read_counts": False},
     "no depth": {"depth_scalar": False},
-    "no datasets": {"datasets": 0},
-    "nothing": {"counts": False, "depth_scalar": False, "datasets": 0},
+    "one dataset": {"datasets": 1},
+    "no dataset token": {"dataset_token": False},
+    "nothing": {"read_counts": False, "depth_scalar": False, "datasets": 1},
 }
 
 
@@ -166,13 +166,13 @@ def test_forward_against_the_oracle(case):
     options = BRANCHES[case]
     model = model_of(**options)
     genes, counts, multiplicity, tasks, depth = cells()
-    counts = counts if options.get("counts", True) else None
+    counts = counts if options.get("read_counts", True) else None
     depth = depth if options.get("depth_scalar", True) else None
     got = model(genes, counts, multiplicity, tasks, depth)
     given = (genes, counts, multiplicity, tasks, depth)
     each = [oracle(model, *(None if x is None else x[i] for x in given)) for i in range(B)]
     expected = [None if part[0] is None else torch.stack(part) for part in zip(*each, strict=True)]
-    assert (got.dataset_logits is None) == (options.get("datasets") == 0)
+    assert (got.dataset_logits is None) == (options.get("datasets") == 1 or "dataset_token" in options)
     got, expected = ([x for x in parts if x is not None] for parts in (got, expected))
     assert relative_error(got, expected) < 1e-12
     upstream = [torch.randn_like(x) for x in got]
@@ -238,7 +238,7 @@ def test_dropout_is_off_in_eval():
 
 def test_vectors_are_frozen_and_stored_once():
     vectors = torch.randn(GENES, TOKEN)
-    model = SeedModel(vectors, GENES, **SIZES)
+    model = SeedModel(vectors, GENES, 1, SeedOptions(**SIZES), DIM, OUT)
     state, given = model.state_dict(), vectors.clone()
     assert [name for name, tensor in state.items() if tensor.shape == vectors.shape] == ["vectors"]
     assert "vectors" not in dict(model.named_parameters())
@@ -274,8 +274,9 @@ def test_decode_of_another_dataset(model):
     ],
 )
 def test_bad_sizes(change, message):
+    given = {"genes": GENES, "dim": DIM, **SIZES} | change
     with pytest.raises(ValueError, match=message):
-        SeedModel(**{"vectors": None, "genes": GENES, **SIZES} | change)
+        SeedModel(None, given.pop("genes"), 1, dim=given.pop("dim"), output_dim=OUT, options=SeedOptions(**given))
 
 
 # ---------------------------------------------------------------------- loss
@@ -421,7 +422,7 @@ def test_batches():
     batch = collate(drawn)
     assert batch.multiplicity.sum(1).tolist() == [11, 23, 17, 2]
     assert batch.mask.sum(1).tolist() == [15, 11, 8, 12]
-    model = SeedModel(torch.randn(GENES, TOKEN), GENES, **SIZES).eval()
+    model = SeedModel(torch.randn(GENES, TOKEN), GENES, 1, SeedOptions(**SIZES), DIM, OUT).eval()
     out = model(batch.genes, batch.counts, batch.multiplicity, batch.tasks, batch.depth)
     losses = []
     for i, one in enumerate(drawn):

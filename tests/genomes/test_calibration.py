@@ -82,7 +82,7 @@ def test_contamination_is_of_copies(genomes):
 
 def test_all_methods_see_the_same(genomes, methods):
     rows = genomes.validation
-    found = apply_all(methods, genomes, rows, (70.0, 5.0), "estimated", 3)
+    found = apply_all(methods, genomes, degraded(genomes, rows, (70.0, 5.0), "estimated", 3))
     assert list(found) == list(methods)
     batch = next(observed for _, observed, _ in degraded(genomes, rows, (70.0, 5.0), "estimated", 3))
     for name, noisy in found.items():
@@ -235,7 +235,7 @@ def test_calibration_by_hand(genomes, methods, calibrated):
     assert [(one.completeness, one.contamination) for one in calibrated] == SOME_LEVELS
     rows = genomes.validation
     for number, one in enumerate(calibrated):
-        noisy = apply_all(methods, genomes, rows, SOME_LEVELS[number], "estimated", 4000 + number)
+        noisy = apply_all(methods, genomes, degraded(genomes, rows, SOME_LEVELS[number], "estimated", 4000 + number))
         main = noisy["pca"]
         p = main.probability.astype(np.float64)
         groups = genomes.clades.groups[rows]
@@ -245,7 +245,7 @@ def test_calibration_by_hand(genomes, methods, calibrated):
         ):
             assert_near(bounds, precision_by_hand(said, right, possible, groups), rel=1e-4)
         at = SOME_LEVELS[number], "estimated", 4000 + number
-        ways = [apply_all({"it": methods["pca"]}, genomes, rows, *at, lost=lost)["it"] for lost in LOSSES]
+        ways = [apply_all({"it": methods["pca"]}, genomes, degraded(genomes, rows, *at, lost))["it"] for lost in LOSSES]
         sides = np.max([off_by_hand(way.truth, way.probability.astype(np.float64)) for way in ways], 0)
         assert (one.below, one.above) == pytest.approx(tuple(sides), rel=1e-4)
         assert one.novelty == pytest.approx(np.quantile(main.novelty, 0.95))
@@ -262,7 +262,9 @@ def test_calibration_where_rare_families_are_known_to_be_lost_more_often(genomes
         _, (one,) = calibration.calibrate(methods[name], genomes, 4)
     noise, off = methods[name].noise, []
     for lost in LOSSES:
-        noisy = apply_all({name: methods[name]}, genomes, rows, level, "estimated", 4000, lost=lost, shift=True)[name]
+        noisy = apply_all(
+            {name: methods[name]}, genomes, degraded(genomes, rows, level, "estimated", 4000, lost), shift=True
+        )[name]
         batch = next(observed for _, observed, _ in degraded(genomes, rows, level, "estimated", 4000, lost))
         with torch.no_grad():
             odds = methods[name](batch) + noise.shift(batch)

@@ -201,7 +201,7 @@ def test_thresholds_are_told_by_what_genomes_would_show(monkeypatch):
     method = suite_of(["pca"], double=False)["pca"]
     monkeypatch.setattr(calibration, "LEVELS", [level])
     (one,), _ = calibrate(method, genomes, 4)
-    noisy = apply_all({"it": method}, genomes, genomes.validation, level, "estimated", 4000)["it"]
+    noisy = apply_all({"it": method}, genomes, degraded(genomes, genomes.validation, level, "estimated", 4000))["it"]
     judged = itself >= 0.9 - 1e-9
     assert 5 < judged.sum() < 20
     p, groups = noisy.probability.astype(np.float64), genomes.clades.groups

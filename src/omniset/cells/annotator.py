@@ -397,10 +397,11 @@ class CellAnnotator(AnnotatorOptions, Estimator):
                 fold = folds[part]
                 rest = fold.train[y[fold.train] != code]
                 rest = rest[evenly(y[rest], CELLS, self.seed)]
-                values = values_of(cells.on(fold.genes), chosen[rest], None)
-                of_held = fold.values, fold.y, fold.batches
-                one = type_left_out(code, values, y[rest], *of_held, len(self.types_), self.error, self.seed)
-                if one is not None:
+                if len(np.unique(y[rest])) > 1 and (fold.y != code).any():  # to learn from, and to compare with
+                    values = values_of(cells.on(fold.genes), chosen[rest], None)
+                    no_vectors = np.zeros((len(values), 1), dtype=np.float32)
+                    classifiers = Classifiers.learned(values, no_vectors, y[rest], len(self.types_), self.seed)
+                    one = type_left_out(code, classifiers, fold.values, fold.y, fold.batches, self.error)
                     found.append(one | {name: self.types_[one[name]] for name in ("type", "called")})
                 progress.at(number)
         if found:

@@ -28,7 +28,7 @@ from omniset.cells.readings import BLOCK, INPUTS, Reading, decide, not_whole, re
 from omniset.runs.progress import Progress
 from omniset.tables.files import listed
 from omniset.tables.genes import Match, canonical, match
-from omniset.tables.matrices import Compressed, Source, open_source
+from omniset.tables.matrices import Compressed, Opened, Source, open_source
 
 NONE, FILE = "none", "file"  # no batches; each source is one
 UNKNOWN = "unknown"  # no type
@@ -411,7 +411,8 @@ def known_genes(
 def with_counts(cells: Cells, counts: sp.csr_array) -> Cells:
     """Other cells of the same genes, with these counts."""
     matrix = Compressed(counts.data, counts.indices, counts.indptr, counts.shape)
-    source = Source("given", pd.DataFrame(index=range(counts.shape[0])), pd.DataFrame(index=cells.genes), matrix)
+    obs, var = pd.DataFrame(index=range(counts.shape[0])), pd.DataFrame(index=cells.genes)
+    source = Source(Opened("given"), obs, var, matrix)
     return _cells([source], [Reading("counts", "stored", "given")], [cells.genes], False, source.nbytes)
 
 

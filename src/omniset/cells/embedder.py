@@ -21,7 +21,7 @@ from omniset.cells import seed
 from omniset.cells.data import Cells, batch_codes, known_genes, labels_of, opened
 from omniset.cells.model import DROPOUT, SCALE, CellEncoder, CellModel
 from omniset.cells.options import EmbedderOptions
-from omniset.cells.seed import SeedModel
+from omniset.cells.seed import SeedModel, SeedOptions
 from omniset.cells.training import (
     BlockSampler,
     CellBatches,
@@ -276,7 +276,7 @@ class CellEmbedder(EmbedderOptions, Estimator):
                 some = rows[start : start + TOGETHER]
                 block = cells.take(some)
                 if isinstance(network, SeedModel):
-                    alone = seed.sentences(cells, some, block, seed.options_of(self.encoder_options), None)
+                    alone = seed.sentences(cells, some, block, SeedOptions.of(self.encoder_options), None)
                     z = network.embed(*seed.read_by(network, alone.to(device)))
                 else:
                     counts = torch.from_numpy(block.toarray()).to(device)
@@ -540,9 +540,9 @@ class CellEmbedder(EmbedderOptions, Estimator):
     ) -> tuple[TrainingModule, Any]:
         """What is trained, and the batches that it is trained on."""
         if isinstance(network, SeedModel):
-            further = seed.options_of(self.encoder_options)
+            further = SeedOptions.of(self.encoder_options)
             steps = (self.learning_rate, seed.WEIGHT_DECAY, self.seed, fingerprint)
-            module = seed.SeedModule(network, *steps, shared=further["shared"])
+            module = seed.SeedModule(network, *steps, shared=further.shared)
             return module, seed.SeedBatches(cells, codes, further, self.seed)
         if network.types is not None and types is not None:
             number = len(network.types.weights)
@@ -574,20 +574,9 @@ def build(options: EmbedderOptions, genes: int, batches: int, vectors: Tensor | 
     """
     if options.architecture == "multiset":
         return CellModel(genes, batches, latent=options.embedding_dim, dim=options.dim, types=types)
-    further = seed.options_of(options.encoder_options)
+    further = SeedOptions.of(options.encoder_options)
     table = torch.zeros(genes, vectors) if isinstance(vectors, int) else vectors
-    return SeedModel(
-        table,
-        genes,
-        token_dim=(further["token_dim"] or options.dim) if table is None else table.shape[1],
-        ffn_dim=2 * options.dim,
-        output_dim=options.embedding_dim,
-        counts=further["read_counts"],
-        datasets=batches if batches > 1 and further["dataset_token"] else 0,
-        dropout=DROPOUT,
-        dim=options.dim,
-        **{name: further[name] for name in ("depth", "num_heads", "depth_scalar")},
-    )
+    return SeedModel(table, genes, batches, further, options.dim, options.embedding_dim, DROPOUT)
 
 
 def _vectors_of_genes(

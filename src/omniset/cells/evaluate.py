@@ -178,7 +178,7 @@ def evaluate(
     chosen = [OURS, *asked_for(methods, BASELINES, seeds)]
     with opened(source, **reading) as cells:
         task = Task.of(cells, batch_key, label_key, model)
-        work, seed_0 = Work(task, Kept(folder, resume, say), say), task.model.seed
+        work, seed_0 = Work(task, Kept(folder, resume, say)), task.model.seed
         leavable = task.leavable() if inductive else np.zeros(0, dtype=np.int64)
         if inductive and not len(leavable):
             apart = f"none shares at least 2 labels with the others, of which at least {LEAST} cells are needed"
@@ -321,13 +321,12 @@ class Work:
 
     task: Task
     store: Kept
-    say: Callable[[str], None]
     not_run: dict[str, str] = field(default_factory=dict)  # methods that are not installed, and why
     notes: list[str] = field(default_factory=list)  # what was decided, a sentence each
 
     def note(self, text: str) -> None:
         self.notes.append(text)
-        self.say(text)
+        self.store.say(text)
 
     def do(
         self,

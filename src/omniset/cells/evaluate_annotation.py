@@ -6,10 +6,9 @@ at a time is taken out of the reference, vectors included; its cells are then un
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -128,19 +127,18 @@ def evaluate_annotation(
     methods: Sequence[str] | None = None,
     seeds: int = 3,
     removed: int = 6,
-    folder: str | Path | None = None,
-    resume: bool = False,
-    say: Callable[[str], None] = lambda line: None,
+    kept: Kept | None = None,
     **reading: Any,
 ) -> AnnotationEvaluation:
     """Leave out a batch at a time, and then a type too.
 
     Args:
-        source, batch_key, label_key, folder, resume, say, reading: As in `omniset.cells.evaluate.evaluate`.
+        source, batch_key, label_key, reading: As in `omniset.cells.evaluate.evaluate`.
         model: Has the options of our vectors, of which `seed` is the first seed. None: the defaults.
         methods: Baselines, out of `omniset.cells.baselines.CALLERS`; None: all.
         seeds: How many, from the first on. Types are removed with the first seed only.
         removed: Types removed of each batch, at most: the most frequent of those with at least 20 cells there.
+        kept: What an earlier run has done, which is not done again. None: nothing is kept.
 
     Raises:
         ValueError: An argument out of its bounds, no such column, or no batch that can be left out.
@@ -152,7 +150,7 @@ def evaluate_annotation(
         task = Task.of(cells, batch_key, label_key, model)
         if not len(task.leavable()):
             raise ValueError("batch_key: no batch can be left out, since none shares two types with the others")
-        work, first = Work(task, Kept(folder, resume, say), say), task.model.seed
+        work, first = Work(task, kept or Kept(None, False)), task.model.seed
         types = sorted({label for label in task.labels if label is not None})
         cases: list[tuple[int, int, str | None]] = []
         for seed in range(first, first + seeds):

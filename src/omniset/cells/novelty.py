@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float32, Float64, Int
+from jaxtyping import Bool, Float64, Int
 from scipy.stats import median_abs_deviation
 
-from omniset.cells.classifiers import Classifiers, Codes, Numbers, PerCell
+from omniset.cells.classifiers import Classifiers, Codes, Numbers, PerCell, Values
 
 SHRINKAGE = 30  # cells of a type that weigh as much as all
 TAIL = 0.1  # share of the known cells from which on the tail is taken for exponential
@@ -107,26 +107,16 @@ def types_left_out(numbers: Int[np.ndarray, "types parts"]) -> list[tuple[int, i
 
 
 def type_left_out(
-    code: int,
-    values: Float32[np.ndarray, "rows genes"],
-    y: Int[np.ndarray, " rows"],
-    held: Float32[np.ndarray, "cells genes"],
-    of_held: Codes,
-    batches: Codes,
-    types: int,
-    error: float,
-    seed: int,
-) -> dict[str, Any] | None:
-    """A type left out. None: there is nothing else to learn from, or to compare with.
+    code: int, classifiers: Classifiers, held: Values, of_held: Codes, batches: Codes, error: float
+) -> dict[str, Any]:
+    """A type left out.
 
     Args:
         code: Number of the type.
-        values: Log-normalised genes of the reference without it.
-        y: Numbers of the types there.
-        held: Genes of the cells kept back.
+        classifiers: What the reference teaches without it.
+        held: Log-normalised genes of the cells kept back, of which some are of another type.
         of_held: Their types.
         batches: Their batches.
-        types: How many there are.
         error: Share of known cells that may be unknown, in each batch.
 
     Returns:
@@ -134,10 +124,6 @@ def type_left_out(
         `called`, the number of the type that most of the others are called.
     """
     new = of_held == code
-    if len(np.unique(y)) < 2 or new.all():
-        return None
-    no_vectors = np.zeros((len(values), 1), dtype=np.float32)
-    classifiers = Classifiers.learned(values, no_vectors, y, types, seed)
     with torch.no_grad():
         calls = classifiers.genes(torch.from_numpy(held)).argmax(1).numpy()
     numbers = classifiers.strangeness(held, calls)

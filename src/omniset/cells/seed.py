@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -35,18 +35,55 @@ BINS, COUNT_DIM = 10, 512
 SLOTS, POSITIVES, NEGATIVES, SHARED = 2048, 512, 512, 512
 CLIP = 0.8  # of the gradient's norm
 WEIGHT_DECAY = 0.01  # of AdamW
-SENTENCES = {"slots": SLOTS, "positives": POSITIVES, "negatives": NEGATIVES}
-# What encoder_options may set beside those: sizes and branches of the network, and the genes that a batch shares.
-DEFAULTS: dict[str, Any] = {
-    **SENTENCES,
-    "shared": SHARED,
-    "depth": 2,
-    "num_heads": 4,
-    "token_dim": None,
-    "read_counts": True,
-    "dataset_token": True,
-    "depth_scalar": True,
-}
+DATASET_DIM = 10  # width of the decoder's dataset vector
+SENTENCES = ("slots", "positives", "negatives")
+
+
+@dataclass(frozen=True)
+class SeedOptions:
+    """What encoder_options may set.
+
+    Attributes:
+        slots, positives, negatives: Of a cell, see `sentence`.
+        shared: Genes that all cells of a batch share as tasks.
+        depth: Number of the transformer's layers.
+        num_heads: Of these.
+        token_dim: Width of vectors of genes that are learned. None: that of the transformer.
+        read_counts: Can tokens carry counts?
+        dataset_token: Are datasets told apart, where there are several?
+        depth_scalar: Does the decoder read a number that says how deeply the cell was sequenced?
+
+    Raises:
+        ValueError: A negative number of genes.
+    """
+
+    slots: int = SLOTS
+    positives: int = POSITIVES
+    negatives: int = NEGATIVES
+    shared: int = SHARED
+    depth: int = 2
+    num_heads: int = 4
+    token_dim: int | None = None
+    read_counts: bool = True
+    dataset_token: bool = True
+    depth_scalar: bool = True
+
+    def __post_init__(self) -> None:
+        for name in (*SENTENCES, "shared"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be >= 0, got {getattr(self, name)}")
+
+    @classmethod
+    def of(cls, given: dict[str, Any] | None) -> SeedOptions:
+        """The defaults, and what is given.
+
+        Raises:
+            TypeError: A name that is none of them.
+        """
+        known, given = [field.name for field in fields(cls)], given or {}
+        if unknown := sorted(set(given) - set(known)):
+            raise TypeError(f"architecture 'seed' does not take {', '.join(unknown)}; it takes {', '.join(known)}")
+        return cls(**given)
 
 
 class SkipBlock(nn.Module):
@@ -106,14 +143,9 @@ class SeedModel(nn.Module):
     Args:
         vectors: Of the genes; kept as they are, and stored with the model. None: a table that is learned.
         genes: Number of genes.
-        token_dim: Width of the vectors.
-        dim: Width of the transformer, divisible by num_heads.
-        depth: Number of its layers.
+        datasets: Number of datasets; of one there is no dataset token.
+        dim: Width of the transformer, divisible by num_heads; its FFNs are twice as wide.
         output_dim: Width of z.
-        counts: Can tokens carry counts?
-        datasets: Number of datasets that are told apart; 0: no dataset token.
-        dataset_dim: Width of the decoder's dataset vector.
-        depth_scalar: Does the decoder read a number that says how deeply the cell was sequenced?
         dropout: Of the outputs of attention and FFN and within the dataset head, in training.
 
     Raises:
@@ -126,40 +158,36 @@ class SeedModel(nn.Module):
         self,
         vectors: Float[Tensor, "genes token_dim"] | None,
         genes: int,
-        token_dim: int = 5120,
-        dim: int = 512,
-        num_heads: int = 16,
-        depth: int = 8,
-        ffn_dim: int = 1024,
-        output_dim: int = 512,
-        counts: bool = True,
-        datasets: int = 0,
-        dataset_dim: int = 10,
-        depth_scalar: bool = True,
+        datasets: int,
+        options: SeedOptions,
+        dim: int,
+        output_dim: int,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        check_sizes(genes=genes, token_dim=token_dim, depth=depth, ffn_dim=ffn_dim, output_dim=output_dim)
-        check_sizes(dim=dim, num_heads=num_heads, dataset_dim=dataset_dim)
-        self.genes, self.datasets, self.depth_scalar = genes, datasets, depth_scalar
+        token_dim = (options.token_dim or dim) if vectors is None else vectors.shape[1]
+        check_sizes(genes=genes, token_dim=token_dim, depth=options.depth, output_dim=output_dim)
+        check_sizes(dim=dim, num_heads=options.num_heads)
+        datasets = datasets if datasets > 1 and options.dataset_token else 0
+        self.genes, self.datasets, self.depth_scalar = genes, datasets, options.depth_scalar
         if vectors is None:
             self.vectors = nn.Parameter(torch.randn(genes, token_dim))
         else:
             self.register_buffer("vectors", vectors.detach().to(torch.get_default_dtype(), copy=True))
         self.cls = nn.Parameter(torch.randn(token_dim))
         self.encoder = nn.Sequential(nn.Linear(token_dim, dim), nn.LayerNorm(dim), nn.SiLU())
-        self.count_encoder = CountEncoder(dim) if counts else None
+        self.count_encoder = CountEncoder(dim) if options.read_counts else None
         self.transformer = nn.ModuleList(
-            SetAttentionBlock(dim, num_heads, ffn_dim, norm="post", activation="gelu", dropout=dropout)
-            for _ in range(depth)
+            SetAttentionBlock(dim, options.num_heads, 2 * dim, norm="post", activation="gelu", dropout=dropout)
+            for _ in range(options.depth)
         )
         self.decoder = nn.Sequential(SkipBlock(dim), nn.Linear(dim, output_dim))
-        width = dim + output_dim + bool(depth_scalar) + (dataset_dim if datasets else 0)
+        width = dim + output_dim + bool(options.depth_scalar) + (DATASET_DIM if datasets else 0)
         self.binary_decoder = nn.Sequential(SkipBlock(width), SkipBlock(width), nn.Linear(width, 1))
         self.dataset_token: nn.Parameter | None = None
         if datasets:
             self.dataset_token = nn.Parameter(torch.randn(token_dim))
-            self.dataset_embedder = nn.Linear(output_dim, dataset_dim)
+            self.dataset_embedder = nn.Linear(output_dim, DATASET_DIM)
             self.dataset_head = nn.Sequential(
                 nn.Linear(output_dim, dim),
                 nn.SiLU(),
@@ -402,34 +430,17 @@ def collate(sentences: Sequence[Sentence]) -> SeedBatch:
     )
 
 
-def options_of(given: dict[str, Any] | None) -> dict[str, Any]:
-    """The defaults, and what is given.
-
-    Raises:
-        TypeError: A name that is none of them.
-        ValueError: A negative number of genes.
-    """
-    unknown = sorted(set(given or {}) - set(DEFAULTS))
-    if unknown:
-        raise TypeError(f"architecture 'seed' does not take {', '.join(unknown)}; it takes {', '.join(DEFAULTS)}")
-    chosen = DEFAULTS | (given or {})
-    for name in (*SENTENCES, "shared"):
-        if chosen[name] < 0:
-            raise ValueError(f"{name} must be >= 0, got {chosen[name]}")
-    return chosen
-
-
 class SeedBatches:
     """Batches of sentences by (epoch, position) pairs; drawn from (seed, epoch, cells) alone."""
 
-    def __init__(self, cells: Cells, batch: Int[np.ndarray, " cells"], options: dict[str, Any], seed: int) -> None:
+    def __init__(self, cells: Cells, batch: Int[np.ndarray, " cells"], options: SeedOptions, seed: int) -> None:
         self.cells, self.batch, self.options, self.seed = cells, batch, options, seed
         self.blocks = Blocks(cells)
 
     def __call__(self, keys: list[Key], training: bool) -> SeedBatch:
         rows = np.array([i for _, i in keys])
         rng = np.random.default_rng([self.seed, keys[0][0], zlib.crc32(rows.tobytes())])
-        shared = draw_shared(len(self.cells.genes), rng, self.options["shared"])
+        shared = draw_shared(len(self.cells.genes), rng, self.options.shared)
         made = sentences(self.cells, rows, self.blocks.take(rows), self.options, rng, shared)
         return replace(made, datasets=torch.from_numpy(self.batch[rows]))
 
@@ -438,14 +449,14 @@ def sentences(
     cells: Cells,
     rows: Int[np.ndarray, " rows"],
     counts: sp.csr_array,
-    options: dict[str, Any],
+    options: SeedOptions,
     rng: np.random.Generator | None,
     shared: Int[np.ndarray, " shared"] | None = None,
 ) -> SeedBatch:
     """The sentences of some cells with these counts. Without rng each is drawn by a generator of its own, so that it
     depends on its cell alone.
     """
-    sizes = {name: options[name] for name in SENTENCES} if rng is not None else {"slots": options["slots"]}
+    sizes = {name: getattr(options, name) for name in (SENTENCES if rng is not None else ("slots",))}
     drawn = []
     for values, measured in zip(counts.toarray(), cells.measured[cells.source_of[rows]], strict=True):
         of_cell = np.random.default_rng(0) if rng is None else rng

@@ -450,6 +450,7 @@ def evaluate(
     from omniset.report import multiqc
     from omniset.report.run import working_folder
     from omniset.runs import devices
+    from omniset.trials.kept import Kept
 
     asked = {name: value for name, value in given(EmbedderOptions, options).items() if value is not None}
     embedder = CellEmbedder(**asked) if model is None else CellEmbedder.load(model, **asked)
@@ -457,17 +458,17 @@ def evaluate(
     about: dict[str, Any] = {"seed": embedder.seed, "device": devices.find(embedder.device).type, "resume": resume}
     about["reads"] = [*files, model]
     same: dict[str, Any] = {"batch_key": batch_key, "label_key": label_key, "methods": split(methods), "seeds": seeds}
-    same |= {"model": embedder, "resume": resume, "say": say if embedder.progress else lambda line: None}
+    kept: dict[str, Any] = {"resume": resume, "say": say if embedder.progress else lambda line: None}
     with working_folder(out, "cells", "evaluation", **about) as folder:
-        same |= {"folder": folder.path, **given(Reading, options)}
+        same |= {"model": embedder, **given(Reading, options)}
         found: Any
         advice: list[str] = []
         if task == "annotate":
-            found = evaluate_annotation(files, **same)
+            found = evaluate_annotation(files, kept=Kept(folder.path, **kept), **same)
             run = folder.about(f"Annotation of {_title(files)}, evaluated", found.notes)
             page = report.of_annotation_evaluation(found, run)
         else:
-            found = compare(files, **same)
+            found = compare(files, folder=folder.path, **kept, **same)
             advice = [found.advice()]
             page = report.of_evaluation(found, folder.about(f"Evaluation on {_title(files)}", found.notes))
         comparison = found.comparison

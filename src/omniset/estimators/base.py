@@ -199,8 +199,7 @@ class SetEstimator(SetModel):
             class_weights,
             self.size("learning_rate"),
             self.weight_decay,
-            {name: getattr(self, name) for name in ("shard_size", "shards", "gradient", "store")},
-            self.max_elements,
+            self.reading() | {"gradient": self.gradient},
             self.seed,
             self.fingerprint() | {"data": data},  # the number of processes changes no step but for rounding
         )

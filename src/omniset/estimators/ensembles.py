@@ -96,6 +96,12 @@ class EnsembleBatches:
             order = [i for i in order if i not in part]
         return Batch(parts, self.targets[:, positions], self.weights[:, positions], self.left_out[:, positions])
 
+    def checksum(self) -> int:
+        data = 0
+        for tensor in (self.weights, self.left_out, self.targets):
+            data = zlib.crc32(tensor.numpy().tobytes(), data)
+        return data
+
     def _of(self, epoch: int, i: int) -> tuple[Tensor, Tensor]:
         stored = self.sets[i]
         size = len(stored)
@@ -118,7 +124,7 @@ class EnsembleModule(TrainingModule):
 
     Args:
         widths, classify: Outputs of each target, and whether they are classes.
-        others: Which networks decide how long each one learns.
+        others: Which networks decide how long each one learns. None: all learn to the end.
         patience: Stop after so many epochs in which no network had a better one.
 
     Attributes:
@@ -132,7 +138,7 @@ class EnsembleModule(TrainingModule):
         network: Ensemble,
         widths: Sequence[int],
         classify: bool,
-        others: Bool[Tensor, "networks networks"],
+        others: Bool[Tensor, "networks networks"] | None,
         patience: int,
         *arguments: Any,
     ) -> None:
@@ -144,7 +150,7 @@ class EnsembleModule(TrainingModule):
 
     def on_train_start(self) -> None:
         super().on_train_start()
-        if self.others.numel() and self.current_epoch - int(self.best_epoch.max()) >= self.patience:
+        if self.others is not None and self.current_epoch - int(self.best_epoch.max()) >= self.patience:
             self.should_stop = True  # a run that had stopped early, and is resumed
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
@@ -222,6 +228,7 @@ class EnsembleModule(TrainingModule):
             summed: Losses of the sets that each network has not seen.
             counted: How much these sets count.
         """
+        assert self.others is not None
         others = self.others.double()
         loss = others @ summed / (others @ counted)
         better = loss < self.best_loss  # never where it is NaN
@@ -244,53 +251,31 @@ class EnsembleModule(TrainingModule):
 
 def learn(
     networks: Sequence[SetNetwork],
+    module: EnsembleModule,
     batches: EnsembleBatches,
-    classify: bool,
     *,
-    others: Bool[Tensor, "networks networks"] | None,
     epochs: int,
-    patience: int,
     batch_size: int,
     together: int,
-    learning_rate: float,
-    weight_decay: float,
-    fingerprint: dict[str, Any],
-    module: type[EnsembleModule] = EnsembleModule,
     **fitting: Any,
 ) -> list[dict[str, Any]]:
     """Train networks of one architecture in place. Returns a dict per epoch: epoch, train_loss, and val_loss.
 
     Args:
-        others: For each network, the ones that decide how long it learns. None: all learn to the end.
+        module: The loss of these networks.
         together: Sets that are watched at once.
-        module: The loss.
         fitting: device, progress, folder and resume of `omniset.training.fit.fit`.
     """
-    ensemble = Ensemble(networks)
-    data = 0
-    for tensor in (batches.weights, batches.left_out, batches.targets):
-        data = zlib.crc32(tensor.numpy().tobytes(), data)
-    trained = module(
-        ensemble,
-        networks[0].widths,
-        classify,
-        torch.zeros(0, 0, dtype=torch.bool) if others is None else others,
-        patience,
-        learning_rate,
-        weight_decay,
-        batches.seed,
-        fingerprint | {"data": data},
-    )
     positions = range(len(batches.sets))
     how: dict[str, Any] = {"batch_size": batch_size, "seed": batches.seed, "move": Batch.to}
-    data_of = Lesson(batches, positions, [] if others is None else positions, **how)
-    data_of.watched = together
-    fit(trained, data_of, epochs=epochs, patience=None, log=None, **fitting)
-    states = trained.network.states() if others is None else trained.best
+    data = Lesson(batches, positions, [] if module.others is None else positions, **how)
+    data.watched = together
+    fit(module, data, epochs=epochs, patience=None, log=None, **fitting)
+    states = module.network.states() if module.others is None else module.best
     for number, network in enumerate(networks):
         network.load_state_dict({name: values[number] for name, values in states.items()})
         network.eval()
-    return trained.history
+    return module.history
 
 
 def _forward_one(network: Any, elements: Tensor, multiplicity: Tensor) -> Float[Tensor, "sets outputs"]:

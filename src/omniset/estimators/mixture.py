@@ -41,6 +41,7 @@ from omniset.estimators.pooling import pooled, spread_of
 from omniset.runs.console import telling
 from omniset.runs.progress import Progress
 from omniset.training import schema
+from omniset.training.ensemble import Ensemble
 from omniset.training.network import SetNetwork, Standardize
 from omniset.trials.comparison import OURS
 from omniset.trials.stacking import Classes, Numbers, Stack, Target, Weights, cross_fitted, in_words
@@ -484,8 +485,9 @@ class MixtureLearner:
         answers = self.left_out(simple, folds, of_folds)
         ensemble = _Ensemble(self, folds)
         telling(self.progress)(f"{NETWORK}: {len(ensemble.networks)} small networks learn together")
-        how = {"device": self.device.type, "progress": self.progress, "resume": resume, "folder": folder}
-        history = ensemble.learn(**optimiser, **how)
+        history = ensemble.learn(
+            **optimiser, device=self.device.type, progress=self.progress, resume=resume, folder=folder
+        )
         answers[NETWORK] = ensemble.left_out()
         mixtures = [self._weighed(answers, folds, target) for target in range(len(self.widths))]
         weights = [torch.from_numpy(np.stack(parts)) for parts in zip(*mixtures, strict=True)]
@@ -637,7 +639,9 @@ class _Ensemble:
             counted = rows[learner.weights[rows].any(1)]
             network.fit_targets(learner.targets[counted if len(counted) else rows])
 
-    def learn(self, **how: Any) -> list[dict[str, Any]]:
+    def learn(
+        self, learning_rate: float, weight_decay: float, fingerprint: dict[str, Any], **fitting: Any
+    ) -> list[dict[str, Any]]:
         learner, regime = self.learner, self.learner.regime
         counts, held = torch.from_numpy(learner.weights.mean(1)).float(), torch.from_numpy(self.held)
         targets = learner.targets.expand(len(self.networks), -1, -1)
@@ -646,18 +650,19 @@ class _Ensemble:
         batches = EnsembleBatches(learner.sets, targets, counts * ~held, counts * held, learner.elements, learner.seed)
         repeat, fold = torch.from_numpy(self.places).T
         others = (repeat[:, None] == repeat) & (fold[:, None] != fold)
-        return ensembles.learn(
-            self.networks,
-            batches,
+        module = learner.kind.ENSEMBLE(
+            Ensemble(self.networks),
+            learner.widths,
             learner.classify,
-            others=others if regime.patience is not None and len(learner.sets) >= WATCHED else None,
-            epochs=regime.epochs,
-            patience=regime.patience or regime.epochs,
-            batch_size=regime.batch_size,
-            together=TOGETHER,
-            module=learner.kind.ENSEMBLE,
-            **how,
+            others if regime.patience is not None and len(learner.sets) >= WATCHED else None,
+            regime.patience or regime.epochs,
+            learning_rate,
+            weight_decay,
+            learner.seed,
+            fingerprint | {"data": batches.checksum()},
         )
+        sizes = {"epochs": regime.epochs, "batch_size": regime.batch_size, "together": TOGETHER}
+        return ensembles.learn(self.networks, module, batches, **sizes, **fitting)
 
     def left_out(self) -> Float64[np.ndarray, "sets outputs"]:
         """What the networks say of the sets of their own fold, the mean of those of a fold and over repeats."""

@@ -121,7 +121,7 @@ class SetModel(SetOptions, Estimator):
         return tags
 
     def reading(self) -> dict[str, Any]:
-        """How networks read sets where they predict."""
+        """How networks read sets; where they learn, `gradient` beside it."""
         return {name: getattr(self, name) for name in ("max_elements", "shard_size", "shards", "store")}
 
     @property

@@ -5,7 +5,6 @@ are, from which on a change is right often enough, how far the sizes of genomes 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from itertools import product
 from operator import mul
 from typing import Any
@@ -20,7 +19,7 @@ from omniset.genomes.metadata import is_whole
 from omniset.genomes.noise import LOSSES
 from omniset.genomes.references import References
 from omniset.genomes.size_interval import deviations
-from omniset.genomes.training import Genomes, Noisy, apply_all
+from omniset.genomes.training import Genomes, Noisy, apply_all, degraded
 
 Probabilities = Float[np.ndarray, "genomes families"]
 Flags = Bool[np.ndarray, "genomes families"]
@@ -130,8 +129,10 @@ def calibrate(
     levels, accessory = [], []
     groups, rows = genomes.clades.groups[genomes.validation], genomes.validation
     for number, level in enumerate(LEVELS):
-        apply = partial(apply_all, {"it": method}, genomes, rows, level, "estimated", seed * 1000 + number, device)
-        ways = {lost: apply(lost=lost, shift=True, references=references)["it"] for lost in LOSSES}
+        ways = {}
+        for lost in LOSSES:
+            batches = degraded(genomes, rows, level, "estimated", seed * 1000 + number, lost)
+            ways[lost] = apply_all({"it": method}, genomes, batches, device, shift=True, references=references)["it"]
         told = {lost: way.shifted for lost, way in ways.items()}
         judged = _judged(genomes, level[0])
         levels.append(_level(level, ways, "copies", groups, judged))

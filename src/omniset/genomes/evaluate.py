@@ -22,7 +22,7 @@ from omniset.genomes.data import GenomeTable, Table, as_table
 from omniset.genomes.metadata import completeness_of, is_whole, lineages
 from omniset.genomes.noise import LOSSES
 from omniset.genomes.size_interval import size_interval
-from omniset.genomes.training import MAKERS, NO_NETWORK, UNTRAINED, Clades, Genomes, Noisy, apply_all, split
+from omniset.genomes.training import MAKERS, NO_NETWORK, UNTRAINED, Clades, Genomes, Noisy, apply_all, degraded, split
 from omniset.runs.files import provenance
 from omniset.trials.comparison import OURS, Aim, Comparison, Score
 from omniset.trials.intervals import Draws, Values
@@ -426,8 +426,8 @@ def _one_seed(
         say(f"seed {completer.seed}: testing at {condition.name} ({number + 1} of {len(CONDITIONS)})")
         # A condition of its own noise; methods see the same.
         noise_seed = 7919 * (completer.seed + 1) + number
-        noise: dict[str, Any] = {"kind": condition.stated, "seed": noise_seed, "lost": condition.lost, "shift": True}
-        completed = apply_all(chosen, genomes, test, condition.of_data, **noise)
+        noisy = degraded(genomes, test, condition.of_data, condition.stated, noise_seed, condition.lost)
+        completed = apply_all(chosen, genomes, noisy, shift=True)
         completed[ACCESSORY] = completed[OURS].shifted
         levels = {OURS: completer.levels_, ACCESSORY: completer.accessory_levels_}
         at = {} if condition.kind == "original" else {m: at_quality(v, *condition.level) for m, v in levels.items()}

@@ -363,16 +363,12 @@ def degraded(
 def apply_all(
     methods: dict[str, Method],
     genomes: Genomes,
-    rows: Rows,
-    level: tuple[float, float] | str,
-    kind: str,
-    seed: int,
+    batches: Iterable[Degraded],
     device: torch.device | str = "cpu",
-    lost: str = "copies",
     shift: bool = False,
     references: References | None = None,
 ) -> dict[str, Noisy]:
-    """Predictions of several methods for the same degraded genomes.
+    """Predictions of several methods for the same genomes, see `degraded`.
 
     Args:
         shift: Keep by how much log-odds change if rare families are lost more often.
@@ -381,13 +377,14 @@ def apply_all(
     for method in methods.values():
         method.to(device)
     log_odds: dict[str, list[np.ndarray]] = {name: [] for name in methods}
-    observed, novelty, shifts, hidden = [], [], [], []
+    chosen, observed, novelty, shifts, hidden = [], [], [], [], []
     noise = next(iter(methods.values())).noise
     told: Any = references or next((m.references for m in methods.values() if hasattr(m, "references")), None)
     if told is not None:
         told.to(device)
-    for _, batch, recovery in degraded(genomes, rows, level, kind, seed, lost):
+    for some, batch, recovery in batches:
         batch = batch.to(device)
+        chosen.append(some)
         observed.append(batch.present.cpu().numpy())
         for name, method in methods.items():
             log_odds[name].append(method(batch).cpu().numpy())
@@ -400,6 +397,7 @@ def apply_all(
         else:
             near = told.corrected_similarity(noise.settle(batch)[0], noise).amax(1)
             novelty.append(1 - near.cpu().numpy())
+    rows = np.concatenate(chosen)
     truth = genomes.counts[rows].toarray() > 0
     seen, far = np.concatenate(observed), np.concatenate(novelty)
     others = [np.concatenate(parts) if parts else None for parts in (shifts, hidden)]
@@ -490,10 +488,9 @@ def train(
     weight_decay: float,
     seed: int,
     fingerprint: dict[str, Any],
-    curriculum: bool = False,
     **fitting: Any,
 ) -> list[dict[str, Any]]:
-    """Train a method in place, and give a dict per epoch.
+    """Train a method in place, that of a document with its curriculum, and give a dict per epoch.
 
     Args:
         fitting: patience, device, progress, folder and resume of `omniset.training.fit.fit`.
@@ -504,7 +501,8 @@ def train(
         checksum = zlib.crc32(np.ascontiguousarray(part).data, checksum)
     method.train()  # what methods share was left in evaluation mode by the one before
     module = GenomeModule(method, learning_rate, weight_decay, seed, fingerprint | {"data": checksum})
-    fit(module, lesson(genomes, batch_size, epochs, seed, curriculum), epochs=epochs, log=None, **fitting)
+    data = lesson(genomes, batch_size, epochs, seed, curriculum=isinstance(method, SeedModel))
+    fit(module, data, epochs=epochs, log=None, **fitting)
     return module.history
 
 
@@ -564,7 +562,6 @@ class Suite(nn.Module):
                     method,
                     genomes,
                     seed=seed,
-                    curriculum=name == "seed",
                     folder=folder if folder is None or name == main else folder / name,
                     fingerprint=options.fingerprint() | {"method": name},
                     **computing | usual | ({} if name == main else TRAINING.get(name, {})) | length,

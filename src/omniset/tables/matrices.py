@@ -11,6 +11,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +44,28 @@ class Matrix(ABC):
     def rows(self, start: int, stop: int) -> sp.csr_array: ...
 
 
+@dataclass
+class Opened:
+    """What matrices are read from.
+
+    Attributes:
+        name: Its path as it was given, or "AnnData".
+        origin: What `open_source` opens it by.
+        root: Of a file or a store.
+        close: Closes the file, if we opened one.
+    """
+
+    name: str
+    origin: Any = None
+    root: Any = None
+    close: Callable[[], None] = lambda: None
+
+
 class Source:
     """One matrix of cells, its names, and what is known of its cells and genes. No value is read before `rows`.
 
     Attributes:
-        name: Its path as it was given, or "AnnData".
+        name: Of what it is read from, see `Opened`.
         layer: Which matrix: None is X.
         obs: Of each cell; its index are the cells' names.
         var: Of each gene; its index are the genes' names.
@@ -61,7 +79,7 @@ class Source:
 
     def __init__(
         self,
-        name: str,
+        opened: Opened,
         obs: pd.DataFrame,
         var: pd.DataFrame,
         matrix: Matrix,
@@ -69,12 +87,10 @@ class Source:
         layer: str | None = None,
         choices: list[str | None] | None = None,
         keep: np.ndarray | None = None,
-        origin: Any = None,
-        close: Callable[[], None] | None = None,
     ) -> None:
-        self.name, self.layer, self.choices = name, layer, choices or [None]
-        self._matrix, self._keep, self._origin, self._close = matrix, keep, origin, close
-        what = f"{name}: {spelled(layer)}"
+        self.name, self.layer, self.choices = opened.name, layer, choices or [None]
+        self._matrix, self._keep, self._opened = matrix, keep, opened
+        what = f"{self.name}: {spelled(layer)}"
         if matrix.shape != (len(obs), len(var)):
             shape = " x ".join(map(str, matrix.shape))
             raise ValueError(f"{what} is {shape}, it must be {len(obs)} x {len(var)}: cells x genes")
@@ -83,7 +99,7 @@ class Source:
         self.obs, self.var = obs, var if keep is None else var.iloc[keep]
         for number, things in ((len(self.obs), "cells"), (len(self.var), "genes")):
             if not number:
-                raise ValueError(f"{name} has no {things}: there is nothing to read")
+                raise ValueError(f"{self.name} has no {things}: there is nothing to read")
         self.obs.index, self.var.index = self.obs.index.astype(str), self.var.index.astype(str)
         self.names: pd.Index = self.obs.index
         self.genes: list[str] = self.var.index.tolist()
@@ -109,12 +125,11 @@ class Source:
 
     def other(self, layer: str | None) -> Source:
         """Another matrix of the same cells."""
-        return open_source(self._origin, layer)
+        return open_source(self._opened.origin, layer)
 
     def close(self) -> None:
         """Close the file, if we opened one."""
-        if self._close:
-            self._close()
+        self._opened.close()
 
     def __enter__(self) -> Source:
         return self
@@ -338,7 +353,7 @@ def _open_anndata(adata: Any, name: str, layer: str | None) -> Source:
     x = adata.raw.X if kind == "raw" else adata.X if kind == "X" else adata.layers[layer]
     with with_our_words(name, f"{spelled(layer)} cannot be read"):
         matrix = _matrix(name, x)
-    return Source(name, adata.obs.copy(), var.copy(), matrix, layer=layer, choices=choices, origin=adata)
+    return Source(Opened(name, adata), adata.obs.copy(), var.copy(), matrix, layer=layer, choices=choices)
 
 
 def _open_folder(path: Path, layer: str | None) -> Source:
@@ -347,7 +362,7 @@ def _open_folder(path: Path, layer: str | None) -> Source:
     zarr = needed("zarr")
     with with_our_words(str(path), "is no zarr store that can be read"):
         root = zarr.open_group(str(path), mode="r")
-        return _open_store(str(path), root, layer, path, lambda: None)
+        return _open_store(Opened(str(path), path, root), layer)
 
 
 def _open_file(path: Path, layer: str | None) -> Source:
@@ -370,8 +385,8 @@ def _open_file(path: Path, layer: str | None) -> Source:
                 if isinstance(_part(name, root, "obs"), h5py.Dataset):
                     root.close()
                     return _open_old(path, layer)
-                return _open_store(name, root, layer, path, root.close)
-            return _open_10x(name, root, kind, layer, path)
+                return _open_store(Opened(name, path, root, root.close), layer)
+            return _open_10x(Opened(name, path, root, root.close), kind, layer)
     except BaseException:
         root.close()
         raise
@@ -393,12 +408,13 @@ def _kind_of_file(name: str, root: Any) -> str:
     return groups[0]
 
 
-def _open_store(name: str, root: Any, layer: str | None, path: Path, close: Callable[[], None]) -> Source:
-    read_elem = needed("anndata.io").read_elem
+def _open_store(opened: Opened, layer: str | None) -> Source:
+    """AnnData on disk, HDF5 or zarr."""
+    name, root, read_elem = opened.name, opened.root, needed("anndata.io").read_elem
     if not _keys(root) >= {"obs", "var"}:
         raise ValueError(f"{name} has no obs and var, it has {listed(sorted(_keys(root)))}; expected is {EXPECTED}")
     if layer is not None and layer.startswith("obsm/"):
-        return _open_obsm(name, root, layer, path, close)
+        return _open_obsm(opened, layer)
     layers = sorted(_keys(_part(name, root, "layers"))) if "layers" in root else []
     raw = "raw" in root and "X" in _keys(_part(name, root, "raw"))
     choices = _choices("X" in root and attribute(_part(name, root, "X"), "encoding-type") != "null", layers, raw)
@@ -408,11 +424,11 @@ def _open_store(name: str, root: Any, layer: str | None, path: Path, close: Call
         obs, var = read_elem(root["obs"]), read_elem(root["raw/var" if kind == "raw" else "var"])
     with with_our_words(name, f"{spelled(layer)} cannot be read: {DAMAGED}"):
         matrix = _matrix(name, root[where])
-    return Source(name, obs, var, matrix, layer=layer, choices=choices, origin=path, close=close)
+    return Source(opened, obs, var, matrix, layer=layer, choices=choices)
 
 
-def _open_obsm(name: str, root: Any, layer: str, path: Path, close: Callable[[], None]) -> Source:
-    key = layer.removeprefix("obsm/")
+def _open_obsm(opened: Opened, layer: str) -> Source:
+    name, root, key = opened.name, opened.root, layer.removeprefix("obsm/")
     there = sorted(_keys(_part(name, root, "obsm"))) if "obsm" in root else []
     if key not in there:
         raise ValueError(f"{name} has no {key!r} in obsm, it has {listed(there) or 'nothing'}")
@@ -421,7 +437,7 @@ def _open_obsm(name: str, root: Any, layer: str, path: Path, close: Callable[[],
     with with_our_words(name, f"{layer} cannot be read: {DAMAGED}"):
         matrix = _matrix(name, root[layer])
     var = pd.DataFrame(index=[f"{key}_{number + 1}" for number in range(matrix.shape[1])])
-    return Source(name, obs, var, matrix, layer=layer, origin=path, close=close)
+    return Source(opened, obs, var, matrix, layer=layer)
 
 
 def _open_old(path: Path, layer: str | None) -> Source:
@@ -435,11 +451,11 @@ def _open_old(path: Path, layer: str | None) -> Source:
     return _open_anndata(adata, str(path), layer)
 
 
-def _open_10x(name: str, root: Any, group: str, layer: str | None, path: Path) -> Source:
+def _open_10x(opened: Opened, group: str, layer: str | None) -> Source:
     """10x Genomics' feature-barcode matrix, of Cell Ranger 2 or later: compressed columns, and a column is a cell."""
+    name, keep, held = opened.name, None, opened.root[group]
     if layer is not None:
         raise ValueError(f"{name} is a 10x file: it has one matrix and no layer {layer!r}")
-    keep, held = None, root[group]
     genes, cells = (int(number) for number in whole(_list(held, "shape")[:], "shape"))
     if "features" in held:
         columns = {"gene_ids": "id", "feature_types": "feature_type", "genome": "genome"}
@@ -459,7 +475,7 @@ def _open_10x(name: str, root: Any, group: str, layer: str | None, path: Path) -
             keep = np.flatnonzero(table["feature_types"] == "Gene Expression")
             others = ", ".join(f"{number:,} {kind}" for kind, number in kinds.items() if kind != "Gene Expression")
             warnings.warn(f"{name}: features that are no genes are left out: {others}", stacklevel=2)
-    return Source(name, obs, table, matrix, keep=keep, origin=path, close=root.close)
+    return Source(opened, obs, table, matrix, keep=keep)
 
 
 def _matrix(name: str, x: Any) -> Matrix:

@@ -88,7 +88,7 @@ class CoxModule(SetModule):
 
     def _outputs(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         parts, targets, weights = batch
-        risks = self.network.of_parts(parts, self.max_elements, **self.options)[:, 0]
+        risks = self.network.of_parts(parts, **self.reading)[:, 0]
         return risks, targets[:, 0], weights
 
     def _logged(self, stage: str, outputs: tuple[Tensor, Tensor, Tensor]) -> Shaped[Tensor, ""]:

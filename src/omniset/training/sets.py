@@ -91,8 +91,8 @@ class SetModule(TrainingModule):
 
     Args:
         class_weights: For each target, the weight of each of its classes; None: all the same.
-        options: For the encoder, in training: shard_size, shards, gradient, store.
-        max_elements: See SetBatches.
+        reading: How the network reads the sets: max_elements, see SetBatches; and, if given, shard_size, shards,
+            gradient and store of the encoder.
     """
 
     shares_batches = True
@@ -104,19 +104,17 @@ class SetModule(TrainingModule):
         class_weights: list[Tensor] | None,
         learning_rate: float,
         weight_decay: float,
-        options: dict[str, Any],
-        max_elements: int,
+        reading: dict[str, Any],
         seed: int,
         fingerprint: dict[str, Any],
     ) -> None:
         super().__init__(network, learning_rate, weight_decay, seed, fingerprint)
-        self.classify, self.options, self.max_elements = classify, options, max_elements
-        self.class_weights = class_weights
+        self.classify, self.class_weights, self.reading = classify, class_weights, reading
         self.metric_name = "accuracy" if classify else "mse"
 
     def step(self, batch: Batch, stage: str) -> Tensor:
         parts, targets, weights = batch
-        outputs = self.network.of_parts(parts, self.max_elements, **self.options)
+        outputs = self.network.of_parts(parts, **self.reading)
         sums, totals, right, counted = (self._classes if self.classify else self._numbers)(outputs, targets, weights)
         totals, rows = self._of_all(totals, len(targets))
         means = sums / totals.clamp(min=torch.finfo(totals.dtype).tiny)

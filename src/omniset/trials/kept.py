@@ -48,7 +48,7 @@ class Kept:
     def __init__(self, folder: str | Path | None, resume: bool, say: Callable[[str], None] = lambda line: None) -> None:
         if resume and folder is None:
             raise ValueError("resume needs the folder that has the rows")
-        self._say = say
+        self.say = say
         self._folder = None if folder is None else Path(folder) / "rows"
         if self._folder is not None:
             writable_folder(self._folder)
@@ -83,7 +83,7 @@ class Kept:
         done = self._find(name, plain_settings)
         if done is None or not set(needs) <= done.arrays.keys():
             if line:
-                self._say(line)
+                self.say(line)
             done = self._keep(name, plain_settings, work())
         if self._folder is not None:  # or an earlier run ended between the two steps
             shutil.rmtree(self._folder / name, ignore_errors=True)
