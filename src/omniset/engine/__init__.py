@@ -147,17 +147,18 @@ def _whole(encoder: Stack, batch: SetBatch) -> EncoderOutput:
         x = torch.cat([encoder.class_tokens.expand(x.shape[0], -1, -1), x], 1)
     m = prepend_ones(tokens, present)
     once = not (plain_only() or present.requires_grad) and batch.presence.once
+    seen = None if once else m  # without a mask attention is faster
     contexts: list[Any] = []
     layers: list[Any] = [*encoder.layers]
     for layer in layers:
         if layer.keeps_elements:
             contexts.append(AllElements(partial(iter, [(0, x, m)]), size=wide(m).sum(1) if layer.sized else None))
-            x = layer(x, None if once else m)
+            x = layer(x, seen)
         else:
-            x, context = layer.mapped(x, None if once else m)
+            x, context = layer.mapped(x, seen)
             contexts.append(context.to(dtype))
     pool: Any = encoder.pool
-    summary = x[:, :tokens] if pool is None else pool.context(x, None if once else m).to(dtype)
+    summary = x[:, :tokens] if pool is None else pool.context(x, seen).to(dtype)
     elements = None
     if encoder.outputs_elements:
         x = x[:, tokens:]

@@ -351,9 +351,9 @@ def refuse_own_input(out: Path, arguments: Iterable[Any]) -> None:
     for value in arguments:
         if isinstance(value, (list, tuple, set)):
             refuse_own_input(out, value)
-        if not isinstance(value, (str, Path)) or not value or not os.path.exists(path := Path(value).expanduser()):
+        if not isinstance(value, (str, Path)) or not value or not os.path.exists(path := os.path.expanduser(value)):
             continue
-        read = path.resolve()
+        read = Path(path).resolve()
         if out.exists() and out.samefile(read):
             raise ValueError(f"out={out} is the input itself, {path}: choose another name")
         if place in read.parents and out.is_dir():
