@@ -70,6 +70,10 @@ def run(
     folder = RESULTS / name if out is None else out
     with resumable(folder, "the same command"), run_folder(folder):
         runner = Runner(study, folder, device, progress)
+        if not Results.read(folder).trainings:
+            for name in ("report.html", "report.json"):
+                if (folder / name).exists():
+                    raise ValueError(f"{folder / name} is not of a study: move it away, or take another --out")
         runner.check(chosen)
         study.prepare(range(seeds))
         lines = runner.test_again(chosen, range(seeds)) if test_again else runner.run(chosen, range(seeds), deadline)

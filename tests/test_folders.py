@@ -231,16 +231,18 @@ def test_scores_are_drawn_where_the_elements_are(tmp_path, monkeypatch, capsys):
     explain = ["explain", "sets", "--model=run", "--out=x.csv.gz", "--method=attention", *QUIET]
     (tmp_path / "x-maps").mkdir()
     (tmp_path / "x-maps" / "a.png").write_text("mine")
-    assert main(explain) == 2
-    assert "x-maps, where maps are drawn, is there already" in capsys.readouterr().err
+    for more in ([], ["--replace=true"]):
+        assert main([*explain, *more]) == 2
+        assert "x-maps holds what no run of Omniset has made, such as a.png" in capsys.readouterr().err
     assert not (tmp_path / "x.csv.gz").exists()
     assert (tmp_path / "x-maps" / "a.png").read_text() == "mine"
     (tmp_path / "x-maps" / "a.png").unlink()
     (tmp_path / "x-maps").rmdir()
     assert main(explain) == 0
     assert "26 scores written to x.csv.gz, 4 maps to x-maps" in capsys.readouterr().out
-    assert sorted(p.name for p in (tmp_path / "x-maps").iterdir()) == ["a.png", "b.png", "c.png", "é f.png"]
-    assert {p.read_bytes()[:4] for p in (tmp_path / "x-maps").iterdir()} == {b"\x89PNG"}
+    maps = [p for p in (tmp_path / "x-maps").iterdir() if p.name != "run.json"]
+    assert sorted(p.name for p in maps) == ["a.png", "b.png", "c.png", "é f.png"]
+    assert {p.read_bytes()[:4] for p in maps} == {b"\x89PNG"}
     table = pd.read_csv("x.csv.gz")
     for name, (places, scores, label) in drawn.items():
         rows = table[table["set"] == name]

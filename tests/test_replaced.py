@@ -230,6 +230,8 @@ def test_what_is_read_does_not_lie_in_what_is_replaced(here, capsys):
         ("data/a.csv", ["data"], "lies in data"),
         ("data", [[Path("data/a.csv")]], "holds data/a.csv"),
         ("loop", ["sets.csv"], "is no name of a file or folder"),
+        ("data/a.csv", ["data/*.csv"], "is the input itself"),
+        ("data", ["sets.csv", ["data/[a].csv"]], "holds data/a.csv"),
     ],
 )
 def test_no_command_writes_over_what_it_reads(out, read, said, here):
@@ -249,6 +251,35 @@ def test_options_and_config_are_read_too(here, capsys):
     Path("run.csv").write_text("device: cpu\n")
     refused([*predict, "--config", "run.csv", "--out", "run.csv"], capsys, "is the input itself")
     refused([*predict, "--out", "model/new.csv"], capsys, "lies in model")
+
+
+def test_a_fit_in_python_removes_and_replaces_nothing_of_the_users(here):
+    """Nor does it go on with other weights of the sets."""
+    frame = pd.read_csv("sets.csv")
+    labels = pd.read_csv("labels.csv")["label"].to_list()
+    small = {"dim": 8, "num_heads": 2, "depth": 1, "epochs": 1, "progress": False, "device": "cpu"}
+    Path("run/checkpoints").mkdir(parents=True)
+    Path("run/logs").mkdir()
+    kept = [Path("run/checkpoints/.gitignore"), Path("run/checkpoints/.last-mine.ckpt"), Path("run/logs/metrics.csv")]
+    for path in kept:
+        path.write_text("mine")
+    with pytest.raises(ValueError, match=r"metrics\.csv is there already, of another fit"):
+        omniset.SetClassifier("ust", **small, log="csv").fit(frame, labels, folder="run")
+    model = omniset.SetClassifier("ust", **small).fit(frame, labels, folder="run")
+    assert all(path.read_text() == "mine" for path in kept)
+    weights = np.arange(23) / 7
+    with pytest.raises(ValueError, match="is of another run and cannot be resumed"):
+        omniset.SetClassifier("ust", **small).fit(frame, labels, folder="run", resume=True, sample_weight=weights)
+    with pytest.raises(ValueError, match="the root of the file system|holds other file systems"):
+        model.save("/")
+
+
+def test_a_home_behind_an_equals_sign(here, monkeypatch):
+    monkeypatch.setenv("HOME", str(here / "home"))
+    Path("home").mkdir()
+    assert main(["predict", "sets.csv", "--model=model", "--out=~/p.csv"]) == 0
+    assert sorted(path.name for path in Path("home").iterdir()) == ["p.csv"]
+    assert not Path("~").exists()
 
 
 def test_links_that_lead_nowhere_and_files_named_as_a_lock_stay(here, capsys):

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 # How many times a thread looks whether the others are done before it sleeps, in GNU's OpenMP, with which PyTorch and
@@ -88,6 +89,7 @@ def _refusing(command: Callable[..., Any], words: list[str]) -> Callable[..., An
         from omniset.runs.folders import refuse_own_input
 
         if arguments.get("out") is not None:
+            arguments["out"] = Path(os.path.expanduser(arguments["out"]))  # no shell does so behind --out=
             configs = [value for flag, value in pairwise(words) if flag == "--config"]
             configs += [word.partition("=")[2] for word in words if word.startswith("--config=")]
             read = [value for name, value in arguments.items() if name != "out"]

@@ -147,11 +147,15 @@ def embed(
     """
     from omniset.cells import outputs
     from omniset.report.blocks import many
+    from omniset.runs.files import state_of
 
     embedder, kind = _load(model, options), outputs.kind_to_write(out)
     with noted() as notes, _opened(files, options, out) as cells:
         whole = outputs.copyable(cells) if kind == "h5ad" else None
+        before = None if whole is None else state_of(whole)
         z, seconds = _vectors(embedder, cells, aliases)
+        if whole is not None and state_of(whole) != before:
+            raise ValueError(f"{whole} has changed since the command began: its copy would hold vectors of other cells")
         outputs.write_vectors(kind, out, cells, whole, z, embedder.provenance())
         say(f"{many(len(z), 'cell')} in {seconds:,.1f} s: {len(z) / max(seconds, 1e-9):,.0f} cells/s")
         what = {"h5ad": 'obsm["X_omniset"]', "npy": "an array"}.get(kind, "a table")

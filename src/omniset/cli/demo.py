@@ -52,7 +52,7 @@ def demo(
         seed: The same seed gives the same numbers.
         device: Where to compute.
         resume: Go on with an interrupted demo in the same folder.
-        replace: Replace an earlier demo in the folder.
+        replace: Replace an earlier demo in the folder, or another model of its class, SetClassifier.
     """
     from omniset.estimators import SetClassifier
     from omniset.report.run import working_folder

@@ -31,6 +31,7 @@ import omniset
 from omniset.cli.options import of_program
 from omniset.lazy import needs
 from omniset.runs.console import RECORDS, line_of
+from omniset.runs.files import state_of
 from omniset.runs.processes import processors
 from omniset.tables.spreadsheets import SAFE
 
@@ -95,13 +96,6 @@ class Outcome:
 
     warnings: list[str] = field(default_factory=list)
     error: str | None = None
-
-
-def state_of(path: Path) -> dict[str, Any]:
-    """Which file it is, bytes and time of the last change, of all files of a store."""
-    files = [p.stat() for p in path.rglob("*") if p.is_file()] if path.is_dir() else [path.stat()]
-    changed = max((f.st_mtime_ns for f in files), default=0)
-    return {"file": str(path.resolve()), "bytes": sum(f.st_size for f in files), "changed_ns": changed}
 
 
 def remove(made: Path) -> None:

@@ -170,7 +170,8 @@ class SetEstimator(SetModel):
         _fit_features(network, sets, train)
         if not self.classifies and not self.MIXTURE.risks:
             network.fit_targets(known)
-        module = self._module(network, self.class_weights(known, widths), inputs.checksum(sets, targets, train))
+        data = inputs.checksum(sets, targets, train, given.weights)
+        module = self._module(network, self.class_weights(known, widths), data)
         lesson = self._lesson(given, train)
         mean = int(np.ceil(sets.sizes.mean()))  # elements of a set that are computed together
         mean = mean if self.shard_size is None else min(mean, self.shard_size)

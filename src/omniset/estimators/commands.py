@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 import warnings
@@ -301,6 +300,9 @@ def _kept_epoch(model: SetEstimator) -> int | None:
 # ---------------------------------------------------------------------- explanations
 
 
+MAPS = "maps of explain"
+
+
 class Maps:
     """Heat maps of the scores of elements that have a place, drawn into a folder that is not there before the first.
 
@@ -342,18 +344,18 @@ def maps_beside(out: Path) -> Iterator[Maps]:
 
     Raises:
         OSError: The folder cannot be written to.
-        ValueError: It is there already.
+        ValueError: It is there already, and not of an earlier command of this kind that may be replaced.
     """
     folder = out.with_name(f"{out.name.partition('.')[0]}-maps")
-    if os.path.lexists(folder) and (not folders.REPLACE.get() or folder.is_symlink() or not folder.is_dir()):
-        raise ValueError(f"{folder}, where maps are drawn, is there already: choose another name for out")
+    folders.check(folder, [MAPS], folders.REPLACE.get())
     if not out.parent.is_dir():
         yield Maps(folder, out.parent)  # the table says so
         return
     with tempfile.TemporaryDirectory(prefix=".omniset-", dir=out.parent) as waiting:
-        maps = Maps(folder, Path(waiting))
+        work = Path(waiting) / folder.name
+        work.mkdir()
+        maps = Maps(folder, work)
         yield maps
         if maps.number:
-            folder.mkdir(exist_ok=True)
-        for path in sorted(Path(waiting).iterdir()):
-            os.replace(path, folder / path.name)
+            folders.finish(work, MAPS, "")
+            folders.swap(work, folder)

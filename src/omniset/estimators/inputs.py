@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Int, Shaped
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from omniset.core.encoding import Encoding, Missing
@@ -396,10 +396,10 @@ def batch_of(sets: int) -> int:
     return min(max(sets // 8, 4), 64)
 
 
-def checksum(sets: Sets, targets: Tensor, train: Positions) -> int:
+def checksum(sets: Sets, targets: Tensor, train: Positions, weights: Float[np.ndarray, " sets"] | None = None) -> int:
     """Of everything that is learned from, so that a resumed run cannot go on with other data."""
     digest = 0
-    for part in (sets.offsets, targets.numpy(), train):
+    for part in (sets.offsets, targets.numpy(), train, *([] if weights is None else [weights])):
         digest = zlib.crc32(part.tobytes(), digest)
     for block in sets.blocks(min(1 << 16, max((1 << 24) // max(sets.dim, 1), 1))):
         for rows in block:

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import platform
+import re
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from typing import Any
 
 import omniset
 
+HALF_WRITTEN = re.compile(r"\..*-[a-z0-9_]{8}(\.[^.]*)?")  # names that `replacing` makes
 PACKAGES = ("torch", "numpy", "pandas", "scikit-learn", "safetensors")
 
 
@@ -32,6 +34,13 @@ def replacing(path: str | Path) -> Iterator[Path]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def state_of(path: Path) -> dict[str, Any]:
+    """Which file it is, bytes and time of the last change, of all files of a store."""
+    files = [p.stat() for p in path.rglob("*") if p.is_file()] if path.is_dir() else [path.stat()]
+    changed = max((f.st_mtime_ns for f in files), default=0)
+    return {"file": str(path.resolve()), "bytes": sum(f.st_size for f in files), "changed_ns": changed}
 
 
 def write_json(path: str | Path, value: Any) -> None:

@@ -7,6 +7,7 @@ for another run, and only for one of the same kind.
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import re
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from omniset.runs.console import has_work, run_folder
-from omniset.runs.files import write_json
+from omniset.runs.files import HALF_WRITTEN, write_json
 from omniset.runs.locks import NAME as LOCK
 from omniset.runs.locks import locked
 
@@ -27,7 +28,6 @@ RECORD, FORMAT, VERSION = "run.json", "omniset-run", 1
 LONGEST = 1 << 24  # bytes of a record: of a hundred thousand files
 TRAINING = ("checkpoints", "rows", "logs")  # folders of what a fit keeps until its model is saved, or resumes from
 CONFIG = "config.json"  # that a folder of a model has
-HALF_WRITTEN = re.compile(r"\..*-[a-z0-9_]{8}(\.[^.]*)?")  # temporary files
 CHANGING_NOTHING = ("resume", "replace", "progress")  # options of a command
 REPLACE: ContextVar[bool] = ContextVar("replace", default=False)  # the option --replace of the command that runs
 
@@ -106,6 +106,13 @@ def _others(there: Tree, made: Tree, where: str = "") -> Iterator[str]:
             yield from _others(below, made[name], f"{where}{name}/")
 
 
+def _refuse_above(out: Path) -> None:
+    place = out.resolve()
+    if place == Path.cwd() or place in Path.cwd().parents or place.is_mount():
+        what = "holds other file systems" if place.is_mount() else "is the folder that you are in"
+        raise ValueError(f"out={out} {what}: name a folder within it, such as {out / 'run'}")
+
+
 def check(
     out: Path, kinds: Sequence[str], replace: bool, command: str | None = None, reads: Iterable[Path | None] = ()
 ) -> None:
@@ -123,9 +130,7 @@ def check(
     place = out.resolve()
     if out.exists() and not out.is_dir():
         raise ValueError(f"out must be a folder, {out} is a file")
-    if place == Path.cwd() or place in Path.cwd().parents or place.is_mount():
-        what = "holds other file systems" if place.is_mount() else "is the folder that you are in"
-        raise ValueError(f"out={out} {what}: name a folder within it, such as {out / 'run'}")
+    _refuse_above(out)
     for path in reads:
         for own in (place, unfinished(out)):
             if path is not None and path.exists() and own in (path.resolve(), *path.resolve().parents):
@@ -314,6 +319,7 @@ def _link(file: str, to: str) -> None:
 @contextmanager
 def saving(folder: Path, kind: str, replace: bool) -> Iterator[Path]:
     """A folder to write a model to, from Python; it is at its place when the block ends well."""
+    _refuse_above(folder)
     if folder.is_dir() and RECORD not in (before := tree_of(folder)) and only_training(folder):
         with locked(folder):
             yield folder
@@ -348,18 +354,27 @@ def refuse_own_input(out: Path, arguments: Iterable[Any]) -> None:
         place = out.resolve()
     except (RuntimeError, OSError) as error:  # which of them depends on the version of Python
         raise ValueError(f"out={out} is no name of a file or folder: {error}") from error
-    for value in arguments:
-        if isinstance(value, (list, tuple, set)):
-            refuse_own_input(out, value)
-        if not isinstance(value, (str, Path)) or not value or not os.path.exists(path := os.path.expanduser(value)):
-            continue
-        read = Path(path).resolve()
+    for path in _files_of(arguments):
+        read = path.resolve()
         if out.exists() and out.samefile(read):
             raise ValueError(f"out={out} is the input itself, {path}: choose another name")
         if place in read.parents and out.is_dir():
             raise ValueError(f"out={out} holds {path}, which is read: choose another folder")
         if read in place.parents and (out.is_file() or (read / CONFIG).is_file()):
             raise ValueError(f"out={out} lies in {path}, which is read: choose another folder")
+
+
+def _files_of(arguments: Iterable[Any]) -> Iterator[Path]:
+    """Files and folders that are there, by their names, by patterns, or by lists of these."""
+    for value in arguments:
+        if isinstance(value, (list, tuple, set)):
+            yield from _files_of(value)
+        elif isinstance(value, (str, Path)) and value:
+            path = os.path.expanduser(value)
+            if os.path.exists(path):
+                yield Path(path)
+            elif glob.has_magic(path):
+                yield from map(Path, glob.glob(path))
 
 
 def new_file(out: Path) -> None:

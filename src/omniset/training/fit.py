@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from omniset.runs import finite, meeting, processes
 from omniset.runs.devices import find
-from omniset.runs.files import replacing, writable_folder
+from omniset.runs.files import HALF_WRITTEN, replacing, writable_folder
 from omniset.runs.locks import locked
 from omniset.runs.progress import Progress
 from omniset.runs.signals import raise_received, terminable
@@ -377,12 +377,13 @@ def _clear(checkpoints: Path, resume: bool) -> None:
     Raises:
         ValueError: There is a checkpoint, and it is not to be gone on with.
     """
-    for partial in checkpoints.glob(".*"):
-        partial.unlink(missing_ok=True)
-    if not resume and any(checkpoints.glob("*.ckpt")):
+    if not resume and any(path.name[0] != "." for path in checkpoints.glob("*.ckpt")):
         raise ValueError(
             f"{checkpoints} holds those of an earlier fit: go on with resume=True, or choose another folder"
         )
+    for partial in checkpoints.glob(".last-*.ckpt"):
+        if HALF_WRITTEN.fullmatch(partial.name):
+            partial.unlink(missing_ok=True)
 
 
 # ---------------------------------------------------------------------- progress and logs
@@ -427,7 +428,10 @@ def _logs(kind: str | None, folder: Path, module: TrainingModule) -> Iterator[Ca
         return
     folder.mkdir(parents=True, exist_ok=True)
     if kind == "csv":
-        yield lambda: _write_table(folder / "metrics.csv", module.history)
+        table = folder / "metrics.csv"
+        if table.exists() and not module.history:
+            raise ValueError(f"{table} is there already, of another fit: choose another folder")
+        yield lambda: _write_table(table, module.history)
         return
     from torch.utils.tensorboard import SummaryWriter
 
