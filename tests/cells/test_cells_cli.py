@@ -13,6 +13,7 @@ from anndata.io import read_elem, write_elem
 from cell_files import cells, text
 
 from omniset.cells import CellEmbedder, outputs, projection
+from omniset.cli import cells as cells_cli
 from omniset.cli import main
 from omniset.cli.parser import _underscored
 
@@ -191,7 +192,23 @@ def test_embed_leaves_nothing_where_it_fails(study, tmp_path, capsys, monkeypatc
     for out in (shared, tmp_path / "link.h5ad"):
         assert use(study, "embed", shared, "--out", out) == 2
         assert "input itself" in capsys.readouterr().err
+    for out in (shared, tmp_path / "other.h5ad"):
+        assert use(study, "embed", tmp_path / "in*.h5ad", "--out", out, "--replace", "true") == (
+            2 if out == shared else 0
+        )
+    (tmp_path / "other.h5ad").unlink()
     assert shared.read_bytes() == before
+    vectors = cells_cli._vectors
+
+    def meanwhile(*arguments):
+        os.utime(shared, (1, 1))
+        return vectors(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cells_cli, "_vectors", meanwhile)
+        assert use(study, "embed", shared, "--out", tmp_path / "out.h5ad") == 2
+    assert "in.h5ad has changed since the command began" in capsys.readouterr().err
+    assert not (tmp_path / "out.h5ad").exists()
     monkeypatch.setattr(outputs, "KEY", "a/b/\0")  # no name that can be written
     assert use(study, "embed", shared, "--out", tmp_path / "out.h5ad") == 2
     monkeypatch.undo()
