@@ -172,7 +172,7 @@ def fit_command(table: Path, out: Path = Path("model"), resume: bool = False, **
 @takes(Saving)
 def predict_command(table: Path, model: Path = Path("model"), out: Path = Path("prices.csv")) -> None:
     """Say what baskets cost."""
-    new_file(out, table)
+    new_file(out)
     counts, _ = read(table, prices=False)
     with TableWriter(out) as writer:
         writer.write(pd.DataFrame({"basket": counts.index, "price": BasketPredictor.load(model).predict(counts)}))

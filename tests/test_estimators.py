@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from omniset import SetBatch, SetClassifier, SetRegressor
+from omniset.training.artefacts import digest
 from omniset.training.network import Standardize
 from tampering import contents, put, refused
 
@@ -312,9 +313,10 @@ def test_artefacts_of_another_model(artefact):
         SetRegressor.load(artefact)
     config, tensors = contents(artefact)
     kept = tensors.pop("network.head.bias")
-    put(artefact, config, tensors)
+    put(artefact, config | {"weights": digest(tensors)}, tensors)
     refused(SetClassifier.load, artefact, "network.head.bias is missing")
-    put(artefact, config, tensors | {"network.head.bias": torch.cat([kept, kept])})
+    tensors |= {"network.head.bias": torch.cat([kept, kept])}
+    put(artefact, config | {"weights": digest(tensors)}, tensors)
     refused(SetClassifier.load, artefact, r"network.head.bias has shape \(4,\), expected \(2,\)")
 
 
