@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -57,12 +58,13 @@ def test_against_attribution_written_out(baseline):
     alike = (m.double() / m.sum(1, keepdim=True))[:, None, None]
     start = alike.expand_as(a) if baseline == "equal" else torch.zeros_like(a)
     total = 0
-    for step in range(1, steps + 1):
-        scaled = (start + (a - start) * step / steps).requires_grad_()
-        total = total + torch.autograd.grad(f(scaled), scaled)[0]
+    places, shares = np.polynomial.legendre.leggauss(steps)
+    for place, share in zip((places + 1) / 2, shares / 2, strict=True):
+        scaled = (start + (a - start) * place).requires_grad_()
+        total = total + share * torch.autograd.grad(f(scaled), scaled)[0]
     if baseline == "equal":
         total = total - (total * alike).sum(-1, keepdim=True)
-    attribution = a * total / steps
+    attribution = a * total
     (layer,) = explain.attribute_layers(model, batch, steps=steps, baseline=baseline)
     summed = attribution.clamp(min=0).sum((1, 2))
     assert relative_error(layer.scores, summed) < 1e-13
@@ -102,10 +104,10 @@ def test_complete_bounded_and_absent_elements_score_0(name, class_token, baselin
     sizes = {"input_dim": D, "dim": 10, "depth": 2, "num_heads": 2, "num_inducing": 5, "decoder_depth": 1}
     encoder = encoders.build(name, **sizes, class_token=class_token, activation="gelu").double()
     batch = sets()
-    coarse, fine = (explain.attribute_layers(encoder, batch, steps=n, baseline=baseline) for n in (11, 22))
+    coarse, fine = (explain.attribute_layers(encoder, batch, steps=n, baseline=baseline) for n in (2, 32))
     assert len(coarse) == len(fine) == 2 + (not class_token)
-    for a, b in zip(coarse, fine, strict=True):  # the error of a right sum over a smooth path is c/n + O(1/n^2)
-        assert relative_error(2 * b.total - a.total, b.change) < 5e-3
+    for a, b in zip(coarse, fine, strict=True):  # on a smooth path the error falls faster than any power of steps
+        assert relative_error(b.total, b.change) < 1e-6
         assert relative_error(b.total, b.change) < relative_error(a.total, a.change)
         assert b.scores.shape[-1] == N
     scores = explain.attribute(encoder, batch, steps=5, baseline=baseline)
@@ -135,12 +137,13 @@ def test_slots_that_attend(weighting):
     layer.norm_output.weight.data = torch.randn(10, dtype=torch.float64)
     assert relative_error(f(a), encoder(batch).summary.sum()) < 1e-13
     total = 0
-    for step in range(1, 6):
-        scaled = (a * step / 5).requires_grad_()
-        total = total + torch.autograd.grad(f(scaled), scaled)[0]
+    places, shares = np.polynomial.legendre.leggauss(5)
+    for place, share in zip((places + 1) / 2, shares / 2, strict=True):
+        scaled = (a * place).requires_grad_()
+        total = total + share * torch.autograd.grad(f(scaled), scaled)[0]
     (found,) = explain.attribute_layers(encoder, batch, steps=5)
-    assert relative_error(found.scores, (a * total / 5).clamp(min=0).sum((1, 2))) < 1e-12
-    assert relative_error(found.total, (a * total / 5).sum((1, 2, 3))) < 1e-12
+    assert relative_error(found.scores, (a * total).clamp(min=0).sum((1, 2))) < 1e-12
+    assert relative_error(found.total, (a * total).sum((1, 2, 3))) < 1e-12
     for options in ({}, {"random": False, "slot_block": True}):
         scores = explain.attribute(encoders.build("umbc", **sizes, **options, depth=2).double().eval(), batch)
         assert (scores.amax(1) == 1).all()
@@ -254,7 +257,7 @@ def test_plain_attention():
 
 def test_completeness_says_how_far():
     encoder = encoders.build("ust", input_dim=D, dim=10, depth=1, num_heads=2, num_inducing=5).double()
-    coarse, fine = (explain.completeness(explain.attribute_layers(encoder, sets(), steps=n)) for n in (2, 200))
+    coarse, fine = (explain.completeness(explain.attribute_layers(encoder, sets(), steps=n)) for n in (2, 60))
     assert coarse.shape == (2,)
     assert (fine < 0.02).all()
     assert (fine < coarse).all()

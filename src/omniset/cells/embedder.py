@@ -370,7 +370,7 @@ class CellEmbedder(EmbedderOptions, Estimator):
         cells: Sequence[str] | str,
         *,
         top: int = 20,
-        steps: int = 20,
+        steps: int = 8,
         aliases: Mapping[str, str] | None = None,
         **options: Any,
     ) -> pd.DataFrame:

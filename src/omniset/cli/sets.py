@@ -331,7 +331,7 @@ def explain_sets(
     out: Path = Path("explanations.csv"),
     only: str | None = None,
     label: str | None = None,
-    steps: int = 20,
+    steps: int = 8,
     method: Literal["auto", "attribution", "contrast", "attention", "removal"] = "auto",
     per: Literal["element", "copy"] = "element",
     **options: Any,

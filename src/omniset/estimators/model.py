@@ -366,7 +366,7 @@ class SetModel(SetOptions, Estimator):
         self,
         sets: Any,
         target: Any = None,
-        steps: int = 20,
+        steps: int = 8,
         method: Explanation = "auto",
         per: Per = "element",
     ) -> list[Float[np.ndarray, " _"]]:
@@ -402,7 +402,7 @@ class SetModel(SetOptions, Estimator):
         self,
         sets: Iterable[StoredSet],
         target: Any = None,
-        steps: int = 20,
+        steps: int = 8,
         method: Explanation = "auto",
         per: Per = "element",
     ) -> Iterator[tuple[StoredSet, int, Float[np.ndarray, " _"]]]:
@@ -450,7 +450,7 @@ class SetModel(SetOptions, Estimator):
             network.to("cpu")
         return [each[row] for row in np.argsort(order)]
 
-    def explain_layers(self, sets: Any, target: Any = None, steps: int = 20) -> list[LayerAttribution]:
+    def explain_layers(self, sets: Any, target: Any = None, steps: int = 8) -> list[LayerAttribution]:
         """The attribution of each layer for one set (omniset.explain.attribute_layers). Arguments: explain."""
         self.check_explainable(target, "attribution")
         group = [*self.read(sets)]
