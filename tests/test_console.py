@@ -105,27 +105,29 @@ def test_a_long_error_keeps_its_ends():
     assert said.endswith("x is the end")
 
 
-def test_sigterm_is_an_exception_once(tmp_path):
-    """Within the block; a second one while files are put in order is not heard; afterwards all is as before."""
+@pytest.mark.parametrize(("number", "stopped"), [(signal.SIGTERM, Terminated), (signal.SIGINT, KeyboardInterrupt)])
+def test_a_signal_is_an_exception_once(number, stopped, tmp_path):
+    """Within the block; others while files are put in order are not heard; afterwards all is as before."""
 
     def work():
         with terminable(), resumable(tmp_path):
             try:
-                os.kill(os.getpid(), signal.SIGTERM)
+                os.kill(os.getpid(), number)
                 time.sleep(60)
             finally:
                 os.kill(os.getpid(), signal.SIGTERM)
+                os.kill(os.getpid(), signal.SIGINT)
 
-    before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(Terminated) as ended:
+    before = [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT)]
+    with pytest.raises(stopped) as ended:
         work()
     assert not hasattr(ended.value, "__notes__")  # nothing is kept yet
     (tmp_path / "last.ckpt").touch()
-    with pytest.raises(Terminated) as ended:
+    with pytest.raises(stopped) as ended:
         work()
-    assert ended.value.code == 143
     assert ended.value.__notes__ == [f"what is done is kept in {tmp_path}, the same command with --resume true goes on"]
-    assert signal.getsignal(signal.SIGTERM) == before
+    assert [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT)] == before
+    assert Terminated().code == 143
 
 
 @pytest.mark.parametrize(("number", "stopped"), [(signal.SIGTERM, Terminated), (signal.SIGINT, KeyboardInterrupt)])

@@ -119,7 +119,7 @@ def main(arguments: list[str] | None = None, systems: Mapping[str, Any] | None =
         from omniset.cli.parser import Parser
         from omniset.runs import folders
         from omniset.runs.console import is_out_of_memory, line_of
-        from omniset.runs.signals import Terminated, terminable
+        from omniset.runs.signals import Terminated, hear_no_more, terminable
     except ModuleNotFoundError as error:
         print(f"omniset: error: {needs('the command line', error.name)}", file=sys.stderr)
         return 2
@@ -144,6 +144,8 @@ def main(arguments: list[str] | None = None, systems: Mapping[str, Any] | None =
             )
         sys.stdout.flush()
     except (KeyboardInterrupt, Terminated) as error:
+        if arguments is None:
+            hear_no_more()
         reason, code = ("ended by SIGTERM", error.code) if isinstance(error, Terminated) else ("interrupted", 130)
         print("; ".join([f"omniset: {reason}", *getattr(error, "__notes__", [])]), file=sys.stderr)
         return int(code or 0)

@@ -6,7 +6,7 @@ attention layer with normalised weights A and prediction F,
     attribution = A * integral from 0 to 1 of dF/d(alpha A) d(alpha)
 
 one layer scaled at a time. Hao et al. take the mean at alpha = k / m for k = 1..m, in 20 steps; here m steps are those
-of Gauss and Legendre, of which 8 come closer to the integral. What multiplies A multiplies the averages A V, so that the
+of Gauss and Legendre: 8 come closer to the integral. What multiplies A multiplies the averages A V, so that the
 gradient is that of the averages (omniset.layers.probes), and elements are scored in one more forward: in shards as well
 as whole. For induced attention A is the first one, inducing points on elements (of FLARE: latent queries on elements);
 for a Slot Set Encoder it is that of its slots.

@@ -61,12 +61,19 @@ def terminable() -> Iterator[None]:
                 _received.clear()
 
 
+def hear_no_more() -> None:
+    """From now on neither signal is heard: a second one would cut short what puts files in order."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+
+
 def _terminate(number: int, frame: FrameType | None) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one would cut short what puts files in order
+    hear_no_more()
     _received.append(number)
     raise Terminated
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
+    hear_no_more()
     _received.append(number)
     raise KeyboardInterrupt
