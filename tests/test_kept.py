@@ -50,6 +50,10 @@ def test_what_is_not_whole_is_done_again(tmp_path):
     again = Kept(tmp_path, resume=True)
     again.do("a", {}, lambda: 1 / 0)
     assert not again.scratch("a").exists()
+    again.scratch("a").mkdir()
+    (again.scratch("a") / "notes.txt").write_text("mine")
+    again.do("a", {}, lambda: 1 / 0)
+    assert (again.scratch("a") / "notes.txt").read_text() == "mine"
     for text in ("{}", "[]", '{"settings": {}, "facts": 3}', "[" * 100_000):
         (tmp_path / "rows" / "a.json").write_text(text)
         with pytest.raises(ValueError, match=r"a\.json is damaged"):

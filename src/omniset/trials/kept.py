@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from omniset.runs.files import plain, replacing, writable_folder
+from omniset.runs.folders import only_training
 
 
 @dataclass
@@ -85,8 +86,9 @@ class Kept:
             if line:
                 self.say(line)
             done = self._keep(name, plain_settings, work())
-        if self._folder is not None:  # or an earlier run ended between the two steps
-            shutil.rmtree(self._folder / name, ignore_errors=True)
+        scratch = self.scratch(name)
+        if scratch is not None and scratch.is_dir() and only_training(scratch):
+            shutil.rmtree(scratch, ignore_errors=True)  # here, as an earlier run may have ended before it did
         return done
 
     def scratch(self, name: str) -> Path | None:
