@@ -1,4 +1,4 @@
-"""Blocks that follow each other, of small sets, in one call of compiled code (small.cpp), and their gradient in another.
+"""Blocks that follow each other, of small sets, in one call of compiled code (small.cpp), their gradient in another.
 
 Of a set of some hundred elements the numbers take less time than the bookkeeping: of each block some twenty modules and
 forty nodes of a graph. Here a network of induced attention is one node with its gradient written out, and threads meet
@@ -272,7 +272,7 @@ def _gradients(
         shared = shapes[q][0] < shapes[e][0]
         add = 0 if shared else into(q, d if out in ours else None)
         add += 2 * into(e)
-        arrays[:0] = [tensors[q] if shared else None, d, None if shared else found[q], found[e], *weights]
+        arrays[:0] = [tensors[q].contiguous() if shared else None, d, None if shared else found[q], found[e], *weights]
         numbers[:0] = [*_numbers(link, shapes[q], shapes[e], weights), *d.stride(), add]
         summed[:0] = [*([tensors[q]] if shared else []), *weights[: link.tensors]]
     sets, number = shapes[-1][0], sum(tensor.numel() for tensor in summed)
