@@ -183,7 +183,7 @@ class SmallBlock(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, *upstream: Tensor | None):
+    def backward(ctx: Any, *upstream: Any):
         m, kept, *tensors = ctx.saved_tensors
         if torch.is_grad_enabled():  # a second derivative is wanted
             given = [d is not None for d in upstream]
@@ -226,8 +226,8 @@ def _outputs(
     chain: Chain, m: Tensor | None, tensors: Sequence[Tensor], keep: bool = False
 ) -> tuple[tuple[Tensor, ...], Tensor | None]:
     """The outputs, and what the gradient needs of the steps between."""
-    values, passing = blocks.contiguous(*tensors[: chain.inputs]), chain.passing
-    arrays, numbers = [], []
+    values: list[Any] = blocks.contiguous(*tensors[: chain.inputs])
+    passing, arrays, numbers = chain.passing, list[Any](), list[int]()
     for link, weights in _with_weights(chain, tensors):
         x, y = values[link.queries], values[link.elements]
         out = x if link.queries in passing else pages.empty((y.shape[0], *x.shape[1:]), y)
@@ -265,7 +265,7 @@ def _gradients(
             ours.add(number)
         return before is not None
 
-    arrays, numbers, summed = [], [], []
+    arrays, numbers, summed = list[Any](), list[int](), list[Any]()
     for i, (link, weights) in reversed([*enumerate(_with_weights(chain, tensors))]):
         q, e, out = link.queries, link.elements, chain.inputs + i
         d = like.new_zeros(1).expand(shapes[out]) if found[out] is None else found[out]
@@ -282,7 +282,7 @@ def _gradients(
     arrays = [*blocks.contiguous(m), kept, sums, *arrays]
     blocks.run("block_backward", like.dtype, arrays, numbers, _reals(chain), parts)
     of_sums = iter(private.unflattened(sums[0] if len(parts) == 1 else sums.sum(0), summed))
-    of_weights = []
+    of_weights: list[Tensor] = []
     for link in chain.links:
         if shapes[link.queries][0] < shapes[link.elements][0]:
             found[link.queries] = next(of_sums)
