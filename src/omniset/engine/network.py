@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from omniset.core.private import HOOKS
@@ -30,7 +31,7 @@ def steps_of(encoder: Stack, sets: int, number: int) -> Steps | None:
         steps += (layer.gather, 1 + i, x), (layer.spread, x, first + 2 * i)
         x = first + 2 * i + 1
     pool: Any = encoder.pool
-    elements = (sets, number, encoder.dim)
+    elements = torch.Size((sets, number, encoder.dim))
     if type(pool) is PoolingByMultiheadAttention and pool.element_ffn is None:
         points.append(pool.points)
         if small.worth(pool.points.shape, elements, pool.gather.num_heads):
@@ -64,5 +65,6 @@ def in_one_call(
     outputs = small.whole_blocks(steps, [x, *points], multiplicity, lengths)
     if outputs is None:
         return None
-    *contexts, x, pooled = outputs if len(steps) % 2 else (*outputs, None)
-    return x, contexts, pooled
+    if len(steps) % 2:
+        return outputs[-2], [*outputs[:-2]], outputs[-1]
+    return outputs[-1], [*outputs[:-1]], None
