@@ -179,10 +179,10 @@ def cells(path: Path, number: int, genes: int, types: int, rng: np.random.Genera
 def annotating(epochs: int = 5) -> Commands:
     return {
         "cells fit": ["cells", "fit", "reference.h5ad", "--out", "model", "--epochs", f"{epochs}", *FIT],
-        "cells annotate, learning": (
+        "cells annotate --reference": (
             ["cells", "annotate", "new.h5ad", "--reference", "reference.h5ad", "--model", "model", "--out", "a", *FIT]
         ),
-        "cells annotate": ["cells", "annotate", "new.h5ad", "--annotator", "a/annotator", "--out", "b", *FIT],
+        "cells annotate --annotator": ["cells", "annotate", "new.h5ad", "--annotator", "a/annotator", "--out", "b", *FIT],
     }
 
 
