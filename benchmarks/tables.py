@@ -252,6 +252,29 @@ def memory(found: dict[str, Any]) -> list[str]:
     ]
 
 
+def growth(found: dict[str, Any]) -> list[str]:
+    columns = ("doubled", "command", "peak resident memory, MB", "seconds of a processor", "growth of both")
+    lines, stopped = [f"| {' | '.join(columns)} |", "|---" * 5 + "|"], []
+    for axis in found["axes"].values():
+        sizes = list(dict.fromkeys(row["size"] for row in axis["rows"]))
+        first = f"{' / '.join(f'{size:,}' for size in sizes)} {axis['of']}"
+        for name, of in axis["growth"].items():
+            rows = [row for row in axis["rows"] if row["command"] == name]
+            done = [row for row in rows if "stopped" not in row]
+            stopped += [f"{name} of {row['size']:,} ({axis['of']})" for row in rows if "stopped" in row]
+            memory, seconds = (" / ".join(f"{row[of]:,.0f}" for row in done) for of in ("peak_mb", "cpu_seconds"))
+            lines.append(f"| {first} | {name} | {memory} | {seconds} | {of['peak_mb']:.2f}, {of['cpu_seconds']:.2f} |")
+            first = ""
+    over = f" Stopped, above that: {'; '.join(stopped)}." if stopped else ""
+    return [
+        *lines,
+        "",
+        "Growth: b in cost = constant x size^b, over the last doubling; 1 is linear. Programs and libraries, about "
+        f"400 MB and 3 seconds, are included. Each run has one thread, at most {found['gigabytes']} GB and "
+        f"{found['seconds']} seconds of a processor.{over}",
+    ]
+
+
 def coverage(found: dict[str, Any]) -> list[str]:
     lines = [
         "| sets | simulated data sets | accuracy of new sets within the interval | without the part of training "
@@ -1014,6 +1037,7 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "scale": ("benchmarks/scale.json", scale),
     "multisets": ("benchmarks/multisets.json", multisets),
     "memory": ("benchmarks/memory.json", memory),
+    "growth": ("benchmarks/growth.json", growth),
     "busy": ("benchmarks/busy.json", busy),
     "ensembles": ("benchmarks/ensembles.json", ensembles),
     "study_mnist_points": ("studies/mnist-points/isab.json", study("mnist-points")),

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from jaxtyping import Shaped
 from scipy.stats import spearmanr
 
 from omniset.cells.annotator import Annotation, CellAnnotator
@@ -24,7 +25,8 @@ from omniset.report.blocks import Block, Cell, Facts, Note, Plot, Report, Sectio
 from omniset.trials.comparison import Comparison
 
 GENES = 15  # shown for a cell that is explained, or a perturbation
-LISTED = 200  # batches, samples
+LISTED = 200  # batches, samples, pairs of types
+TYPES = 30  # that are shown as a matrix
 MUCH = 0.2  # share of unknown cells above which the page speaks up
 Made = tuple[Report, dict[str, Any]]
 Items = list[tuple[str, Any, str]]
@@ -110,10 +112,10 @@ def of_annotation(
         shares = pd.crosstab(cells.obs[sample].astype(str).to_numpy(dtype=object), labels, normalize="index")
         shown = _table(f"Share of each type in each {sample}.", shares.rename_axis(sample).reset_index().head(LISTED))
         sections.append(Section("Composition", "", [shown]))
-    confusion = None
+    beside: dict[str, Any] = {"confusion": None}
     if label in cells.obs and len(known := np.flatnonzero((truth := labels_of(cells, label)) != None)):  # noqa: E711
-        confusion = pd.crosstab(truth[known].astype(str), labels[known].astype(str))
-        sections.append(_beside_truth(confusion, label, float((truth[known] == labels[known]).mean())))
+        section, beside = _beside_truth(truth[known].astype(str), labels[known].astype(str), label)
+        sections.append(section)
     text = "Weight in the logistic regression times how much more of the gene its new cells have than the others."
     genes = markers.groupby("type", sort=False)["gene"].agg(", ".join).reset_index()
     sections.append(Section("Markers", text, [_table("Genes by type.", genes)]))
@@ -131,7 +133,7 @@ def of_annotation(
     numbers = {
         **{"calls": counts.to_dict("records"), "kept_back": annotator.kept_back_, "left_out": annotator.left_out_},
         **{"weights": annotator.weights_, "markers": markers.to_dict("records")},
-        "confusion": None if confusion is None else confusion.reset_index().to_dict("records"),
+        **beside,
         "model": annotator.embedder_.identity(),
     }
     lead = f"Types of {many(len(labels), 'cell')} by a reference with {len(annotation.types)} types."
@@ -238,10 +240,20 @@ def _beside_reference(annotator: CellAnnotator, annotation: Annotation) -> Secti
     return Section("New cells on the reference", text, pictures)
 
 
-def _beside_truth(confusion: pd.DataFrame, label: str, right: float) -> Section:
+def _beside_truth(
+    truth: Shaped[np.ndarray, " cells"], called: Shaped[np.ndarray, " cells"], label: str
+) -> tuple[Section, dict[str, Any]]:
+    """A matrix of few types; of more, which grows with their square, the pairs that occur."""
+    text = f"New cells have {label} too. It was not read before; {(truth == called).mean():.1%} are called the same."
+    if max(len(np.unique(truth)), len(np.unique(called))) > TYPES:
+        pairs = pd.DataFrame({"true": truth, "called": called}).value_counts().rename("cells").reset_index()
+        wrong = pairs[pairs["true"] != pairs["called"]].rename(columns={"true": label}).head(LISTED)
+        shown = _table("The most frequent confusions.", wrong)
+        return Section("Beside the truth", text, [shown]), {"confusions": pairs.to_dict("records")}
+    confusion = pd.crosstab(truth, called)
     names = [str(name) for name in confusion.index], [str(name) for name in confusion.columns]
     figure = figures.heat_map(confusion.div(confusion.sum(axis=1), axis=0).to_numpy(), *names, label="share of the row")
-    text = f"New cells have {label} too. It was not read before; {right:.1%} are called the same."
     plot = Plot(figure, f"Rows are {label}, columns what was called. {text}", "Each row adds up to 1.", half=False)
     table = _table("The same as numbers of cells.", confusion.rename_axis(label).reset_index(), folded=True)
-    return Section("Beside the truth", text, [plot, table])
+    numbers = {"confusion": confusion.reset_index().to_dict("records")}
+    return Section("Beside the truth", text, [plot, table]), numbers
