@@ -75,14 +75,14 @@ def measured(axis: Axis, seed: int) -> Iterator[dict[str, Any]]:
         with tempfile.TemporaryDirectory() as folder:
             commands = axis.make(Path(folder), size, np.random.default_rng(seed))
             for name, words in commands.items():
-                if name in stopped:
+                needs = [words[at + 1] for at, word in enumerate(words) if word in ("--model", "--annotator")]
+                if name in stopped or not all((Path(folder) / needed / "config.json").exists() for needed in needs):
                     continue
                 try:
                     found: dict[str, Any] = measure(words, Path(folder), LIMITS)
                 except RuntimeError as error:
                     stopped.add(name)
-                    last = next((line for line in reversed(str(error).splitlines()) if line.strip()), "")
-                    found = {"stopped": last.replace(folder, "") or f"{SECONDS} s"}
+                    found = {"stopped": str(error).splitlines()[0]}
                 yield {"command": name, "size": size, **found}
 
 

@@ -75,7 +75,7 @@ def measure(command: list[str], folder: Path, limits: str = "") -> dict[str, flo
         limits: Of the shell, such as "ulimit -t 300;".
 
     Raises:
-        RuntimeError: It failed. The error has what it wrote.
+        RuntimeError: It failed. The error has its exit code and what it wrote.
     """
     start = time.perf_counter()
     words = [sys.executable, "-c", WATCH, "sh", "-c", f'{limits} exec "$@"', "sh"]
@@ -86,7 +86,7 @@ def measure(command: list[str], folder: Path, limits: str = "") -> dict[str, flo
             words, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=log, text=True, check=False
         )
     if child.returncode:
-        raise RuntimeError((folder / "log").read_text(encoding="utf-8"))
+        raise RuntimeError(f"exit code {child.returncode}\n{(folder / 'log').read_text(encoding='utf-8')}")
     unit = 1 if sys.platform == "darwin" else 1024
     peak, processor = child.stdout.split()
     seconds = {"seconds": time.perf_counter() - start, "cpu_seconds": float(processor)}

@@ -258,12 +258,13 @@ def growth(found: dict[str, Any]) -> list[str]:
     for axis in found["axes"].values():
         sizes = list(dict.fromkeys(row["size"] for row in axis["rows"]))
         first = f"{' / '.join(f'{size:,}' for size in sizes)} {axis['of']}"
-        for name, of in axis["growth"].items():
+        for name in dict.fromkeys(row["command"] for row in axis["rows"]):
             rows = [row for row in axis["rows"] if row["command"] == name]
             done = [row for row in rows if "stopped" not in row]
             stopped += [f"{name} of {row['size']:,} ({axis['of']})" for row in rows if "stopped" in row]
             memory, seconds = (" / ".join(f"{row[of]:,.0f}" for row in done) for of in ("peak_mb", "cpu_seconds"))
-            lines.append(f"| {first} | {name} | {memory} | {seconds} | {of['peak_mb']:.2f}, {of['cpu_seconds']:.2f} |")
+            grown = ", ".join(f"{value:.2f}" for value in axis["growth"].get(name, {}).values())
+            lines.append(f"| {first} | {name} | {memory} | {seconds} | {grown or '-'} |")
             first = ""
     over = f" Stopped, above that: {'; '.join(stopped)}." if stopped else ""
     return [

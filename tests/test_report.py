@@ -302,7 +302,7 @@ def test_most_frequent_confusions():
     assert cells(page, "The most frequent confusions.") == expected
     (target,) = compose(*a_run(outcome))[1]["targets"]  # of many classes no matrix: pairs that are there
     assert "confusion" not in target
-    found = {(one["true"], one["predicted"]): one["number"] for one in target["confusions"]}
+    found = {(true, called): number for true, called, number in target["confusions"]}
     assert found == Counter(zip(truth.tolist(), predicted.tolist(), strict=True))
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Shaped
 from scipy.stats import spearmanr
 
 from omniset.cells.annotator import Annotation, CellAnnotator
@@ -137,9 +136,8 @@ def of_annotation(
         "model": annotator.embedder_.identity(),
     }
     lead = f"Types of {many(len(labels), 'cell')} by a reference with {len(annotation.types)} types."
-    summary: list[Block] = [Note("warning", text)] if share > MUCH else []
-    settings = annotator.get_params()
-    return frame.compose(run, lead, sections, numbers, headline=headline, summary=summary, settings=settings)
+    more: dict[str, Any] = {"headline": headline, "summary": [Note("warning", text)] if share > MUCH else []}
+    return frame.compose(run, lead, sections, numbers, settings=annotator.get_params(), **more)
 
 
 def of_annotation_evaluation(evaluation: AnnotationEvaluation, run: frame.Run) -> Made:
@@ -179,19 +177,16 @@ def of_perturbation(
 
 
 def _table(caption: str, rows: pd.DataFrame, **how: Any) -> Table:
-    values = rows.itertuples(index=False, name=None)
-    cells = [[rounded(v) if isinstance(v, float) else v for v in row] for row in values]
+    cells = [[rounded(v) if isinstance(v, float) else v for v in row] for row in rows.itertuples(index=False)]
     return Table(caption, [*map(str, rows.columns)], cells, **how)
 
 
 def _conditions(comparison: Comparison, texts: dict[str, str], scores: dict[str, list[str]]) -> list[Section]:
-    """A table of methods for each condition."""
     tables = {name: frame.methods(comparison, name, scores[name]) for name in comparison.conditions}
     return [Section(name.capitalize(), texts[name], [table]) for name, table in tables.items()]
 
 
 def _depth(drawn: Drawn) -> tuple[Section, float | None]:
-    """How far the vectors follow library sizes."""
     first, title = components(drawn.z, 1)[:, 0], "Depth of sequencing"
     if drawn.library is None or not np.ptp(first) or not np.ptp(drawn.library):
         return Section(title, "Library sizes are not known, or all the same."), None
@@ -223,7 +218,6 @@ def _checks(checks: dict[str, Any]) -> Section:
 
 
 def _beside_reference(annotator: CellAnnotator, annotation: Annotation) -> Section:
-    """New cells and the reference's on one plane."""
     learned = annotator.network_.classifiers
     new, places = learned.place(torch.from_numpy(annotation.z)).numpy(), learned.places.numpy()
     of_new, of_known = (sampled(len(z), annotator.seed, DRAWN // 2) for z in (new, places))
@@ -240,20 +234,16 @@ def _beside_reference(annotator: CellAnnotator, annotation: Annotation) -> Secti
     return Section("New cells on the reference", text, pictures)
 
 
-def _beside_truth(
-    truth: Shaped[np.ndarray, " cells"], called: Shaped[np.ndarray, " cells"], label: str
-) -> tuple[Section, dict[str, Any]]:
-    """A matrix of few types; of more, which grows with their square, the pairs that occur."""
+def _beside_truth(truth: Any, called: Any, label: str) -> tuple[Section, dict[str, Any]]:
+    """A matrix of few types; of more, as it grows with their square, the pairs that occur."""
     text = f"New cells have {label} too. It was not read before; {(truth == called).mean():.1%} are called the same."
-    if max(len(np.unique(truth)), len(np.unique(called))) > TYPES:
+    if max(len({*truth}), len({*called})) > TYPES:
         pairs = pd.DataFrame({"true": truth, "called": called}).value_counts().rename("cells").reset_index()
-        wrong = pairs[pairs["true"] != pairs["called"]].rename(columns={"true": label}).head(LISTED)
-        shown = _table("The most frequent confusions.", wrong)
+        shown = _table("The most frequent confusions.", pairs[pairs["true"] != pairs["called"]].head(LISTED))
         return Section("Beside the truth", text, [shown]), {"confusions": pairs.to_dict("records")}
     confusion = pd.crosstab(truth, called)
-    names = [str(name) for name in confusion.index], [str(name) for name in confusion.columns]
-    figure = figures.heat_map(confusion.div(confusion.sum(axis=1), axis=0).to_numpy(), *names, label="share of the row")
-    plot = Plot(figure, f"Rows are {label}, columns what was called. {text}", "Each row adds up to 1.", half=False)
+    values, names = confusion.div(confusion.sum(axis=1), axis=0).to_numpy(), ([*confusion.index], [*confusion])
+    drawn = figures.heat_map(values, *names, label="share of the row")
+    plot = Plot(drawn, f"Rows are {label}, columns what was called. {text}", "Each row adds up to 1.", half=False)
     table = _table("The same as numbers of cells.", confusion.rename_axis(label).reset_index(), folded=True)
-    numbers = {"confusion": confusion.reset_index().to_dict("records")}
-    return Section("Beside the truth", text, [plot, table]), numbers
+    return Section("Beside the truth", text, [plot, table]), {"confusion": confusion.reset_index().to_dict("records")}

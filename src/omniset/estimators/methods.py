@@ -242,11 +242,8 @@ class Trees:
         entries: Sequence[np.ndarray],
         depth: int,
     ) -> Trees:
-        """Of trees one after the other.
-
-        Args:
-            children: Left, and right, numbered tree by tree; of leaves below 0.
-            entries: How many each node has; the output and the value of each.
+        """Of trees one after the other: children by number in the tree, those of leaves below 0; how many entries each
+        node has, their outputs and their values.
         """
         roots = np.cumsum([0, *sizes[:-1]])
         first, itself = np.repeat(roots, sizes), np.arange(len(feature))

@@ -165,13 +165,10 @@ def _target(run: SetRun, outcome: Outcome) -> tuple[Section, dict[str, Any]]:
     if outcome.classes is not None:
         counts, classes, bins = confusion(outcome), by_class(outcome), calibration(outcome)
         blocks += _classes(counts, classes, bins)
-        numbers["classes"] = outcome.classes
-        if len(outcome.classes) <= SHOWN["classes"]:
-            numbers["confusion"] = counts
-        else:  # as many as there are predictions, at most; a matrix grows with the square of the classes
-            pairs = ([outcome.classes[i], outcome.classes[j], counts[i, j]] for i, j in np.argwhere(counts))
-            numbers["confusions"] = [dict(zip(("true", "predicted", "number"), pair, strict=True)) for pair in pairs]
-        numbers |= {"by_class": classes.to_dict("records"), "calibration": bins.to_dict("records")}
+        labels = outcome.classes
+        pairs = [[labels[i], labels[j], counts[i, j]] for i, j in np.argwhere(counts)]  # a matrix has classes squared
+        numbers |= {"confusion": counts} if len(labels) <= SHOWN["classes"] else {"confusions": pairs}
+        numbers |= {"classes": labels, "by_class": classes.to_dict("records"), "calibration": bins.to_dict("records")}
     elif outcome.events is not None:
         blocks += _survival(outcome)
     else:
