@@ -266,7 +266,9 @@ def growth(found: dict[str, Any]) -> list[str]:
             grown = ", ".join(f"{value:.2f}" for value in axis["growth"].get(name, {}).values())
             lines.append(f"| {first} | {name} | {memory} | {seconds} | {grown or '-'} |")
             first = ""
-    over = f" Stopped, above that: {'; '.join(stopped)}." if stopped else ""
+    over = f" Not finished within these, or for want of a model that was not: {'; '.join(stopped)}." if stopped else ""
+    loads = [axis["load"] for axis in found["axes"].values()]
+    over += f" Others ran beside: load {min(loads):.1f} to {max(loads):.1f}."
     return [
         *lines,
         "",
