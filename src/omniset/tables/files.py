@@ -254,10 +254,12 @@ class TableFile(TextFile):
 
     def require(self, columns: Sequence[str]) -> None:
         """Raise ValueError if one of these columns is not there, or named twice."""
-        for number, name in enumerate(columns):
-            if name in columns[:number]:
+        there, asked = set(self.columns), set[str]()
+        for name in columns:
+            if name in asked:
                 raise self.error(None, f"column {name!r} is asked for twice: each column is one thing")
-            if name not in self.columns:
+            asked.add(name)
+            if name not in there:
                 hint = ": name the column that says of which set a row is with --set_column" if name == "set" else ""
                 if self.separator and len(self.columns) == 1:
                     others = [s for s in (",", ";", "\t", "|") if s in self.columns[0] and s != self.separator]

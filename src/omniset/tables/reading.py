@@ -114,7 +114,8 @@ def open_sets(
     table = TableFile(path)
     if encoding is not None and known is not None:
         table.require([set_column, *encoding.names])
-        extra = [c for c in table.columns if c not in (set_column, *RESERVED[1:], *encoding.names, *known, *keep)]
+        used = {set_column, *RESERVED[1:], *encoding.names, *known, *keep}
+        extra = [c for c in table.columns if c not in used]
         if extra:
             what = "that the model was not fitted with: it knows the features"
             raise table.error(None, f"has a column {extra[0]!r} {what} {encoding.names}")
