@@ -43,7 +43,7 @@ from omniset.tables.sheets import Sheet, number_of, numbers_of
 SYMMETRIC = 1e-6
 SPARSE = 1 / 3  # of the pairs exactly 0, from which on it is said
 SKEWED = 100  # times the median of what is above 0, that the largest of some counts is
-NEAR = 0.1  # r with nearness: ten real matrices have 0.13 to 0.64 in the right order, at most 0.07 in a wrong one
+NEAR = 0.1  # r with nearness: real matrices have 0.13 to 0.63 in the right order, at most 0.10 in a wrong one
 CHANCE = 6  # over the number of regions: difference of two such r that chance alone hardly makes
 MOST = 20_000  # regions of a list of edges: their matrix has to fit
 PAIRS = (
@@ -293,7 +293,8 @@ def _squares(
         grid.rows = grid.columns = None  # of subjects and of pairs
         size, ways = _triangles(vectors, name, known)
         names = _names_of(grid, name, size, known, notes)
-        found = [fits(np.nan_to_num(_filled(vectors, size, way)).mean(0), names) if fits else np.nan for way in ways]
+        mean = np.nan_to_num(vectors).mean(0, keepdims=True)
+        found = [fits(_filled(mean, size, way)[0], names) if fits else np.nan for way in ways]
         way, why = _told(dict(zip(ways, found, strict=True)), size, triangle, f"{name}: {vectors.shape[1]:,} values")
         notes.append(f"{name}: {vectors.shape[1]:,} values are the {way} triangle of {size} regions, row by row{why}")
         return names, _filled(vectors, size, way)
