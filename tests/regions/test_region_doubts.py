@@ -51,10 +51,6 @@ READ = {  # what is given; what is said
         e(connectivity=FULL[np.triu_indices(SIZE)]),
         "the upper triangle of 60 regions, row by row, whi",
     ),
-    "covariances": (
-        e(connectivity=FULL[WITH] + 0.3 * (WITH[0] == WITH[1]) * WITH[0]),
-        "the lower triangle of 60 regions",
-    ),
     "subjects": (e(connectivity=np.stack([NILEARN, NILEARN])), "the lower triangle of 60 regions"),
     "asked": (e(connectivity=FULL[LOWER], coordinates=None, triangle="lower"), "the lower triangle of 60 regions"),
     "order of places": (
@@ -78,6 +74,7 @@ READ = {  # what is given; what is said
         e(connectivity=both([f"ctx-{n[:2].lower()}-{n[3:]}" for n in SHORT]), expression=EXPRESSION.set_axis(SHORT)),
         "such as 'ctx-lh-Vis_1' for 'LH_Vis_1'",
     ),
+    "R": (e(connectivity=SQUARE.add_prefix("X")), ""),
     "LPS": (e(coordinates=PLACES * [-1, -1, 1]), "x is from right to left (LPS), and its sign is turned"),
     "cm": (e(coordinates=PLACES / 10), "they are taken for cm and made mm"),
     "codes": (e(coordinates=PLACES.assign(hemi=[1] * 30 + [2] * 30)), "hemispheres '1' and '2' are left and right"),
@@ -91,6 +88,10 @@ READ = {  # what is given; what is said
     "places among genes": (e(expression=EXPRESSION.assign(x=PLACES["x"], hemisphere="L")), ""),
 }
 REFUSED = {
+    "covariances": (
+        e(connectivity=FULL[WITH] + 0.3 * (WITH[0] == WITH[1]) * WITH[0]),
+        "leave the diagonal out, or what",
+    ),
     "triangle": (e(connectivity=FULL[LOWER], coordinates=None), "nothing tells which: give --triangle lower if row by"),
     "voxels": (numbered(VOXELS), "on one side of the midline: give mm from there, left negative"),
     "voxels by name": (e(coordinates=VOXELS), "on one side of the midline"),

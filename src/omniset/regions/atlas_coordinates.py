@@ -202,7 +202,8 @@ def _check_sides(
     """
     x, sign = values[:, 0], np.array([SIGNS.get(side, 0) for side in sides])
     voxels = not sign.any() and values.min() >= 0 and values.max() > SMALL and len(x) >= SURE
-    if voxels or (set(SIGNS.values()) <= set(sign) and x.any() and (x.min() >= 0 or x.max() <= 0)):
+    both = min((sign < 0).sum(), (sign > 0).sum()) > WRONG[0] * len(x) and x.any()
+    if voxels or (both and (x.min() >= 0 or x.max() <= 0)):
         raise ValueError(
             f"{name}: x is from {x.min():.4g} to {x.max():.4g}, on one side of the midline: give mm from there, left "
             "negative (of voxels nibabel.affines.apply_affine(image.affine, voxels)); where all regions are of one "

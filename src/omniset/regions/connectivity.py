@@ -33,6 +33,7 @@ from omniset.regions.files import (
     path_of,
     read_parquet,
     sheet_of,
+    spelling,
     text_of,
 )
 from omniset.tables.arrays import require_npz
@@ -347,8 +348,7 @@ def _subjects(values: np.ndarray, name: str) -> np.ndarray:
 def _triangles(vectors: np.ndarray, name: str, known: list[str]) -> tuple[int, list[Triangle]]:
     """Regions of a matrix whose triangle each row is, and which triangle it may be, row by row.
 
-    With the diagonal where the values are as many as those of the known regions are with theirs, or else where they are
-    the same in all places of a diagonal, which then also tell the triangle.
+    With the diagonal where values are the same in all places of a diagonal, which then also tell the triangle.
     """
     edges = vectors.shape[1]
     size = round((1 + np.sqrt(1 + 8 * edges)) / 2)
@@ -362,7 +362,12 @@ def _triangles(vectors: np.ndarray, name: str, known: list[str]) -> tuple[int, l
         return size, ways
     ends = {way: vectors[:, np.equal(*TRIANGLES[way](size - 1))] for way in ways}
     even = [way for way in ways if np.isnan(ends[way]).all() or np.allclose(ends[way], ends[way][0, 0], SYMMETRIC, 0)]
-    return (size - 1, even or ways) if even or len(known) == size - 1 else (size, ways)
+    if not even and len(known) == size - 1:
+        raise ValueError(
+            f"{name}: {edges:,} values are the triangle of {size} regions, or of the {size - 1} of other files with "
+            "a diagonal of several values: leave the diagonal out, or what is no region"
+        )
+    return (size - 1, even) if even else (size, ways)
 
 
 def _filled(vectors: np.ndarray, size: int, triangle: Triangle) -> np.ndarray:
@@ -402,6 +407,9 @@ def _names_of(grid: Grid, name: str, size: int, known: Collection[str], notes: l
                 raise ValueError(f"{name} has {len(ids)} names for {size} regions")
             check_names(ids, name)
             given.append(ids)
+    if len(given) == 2 and set(given[0]) != set(given[1]):
+        written = {spelling(one): one for one in given[0]}
+        grid.columns = given[1] = [written.get(spelling(one), one) for one in given[1]]
     if len(given) == 2 and set(given[0]) != set(given[1]):
         one = sorted(set(given[0]) - set(given[1]))
         other = sorted(set(given[1]) - set(given[0]))

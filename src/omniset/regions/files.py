@@ -111,9 +111,10 @@ def spelling(name: str) -> str:
         >>> [spelling(n) for n in ("ctx-lh-bankssts", "L_bankssts", "L_9-46d_ROI", "Left-Thalamus-Proper", "007")]
         ['bankssts_L', 'bankssts_L', '9_46_d_L', 'thalamusproper_L', '7']
     """
-    if number := WHOLE.fullmatch(name):
+    if number := WHOLE.fullmatch(re.sub("^X", "", name)):
         return str(int(number[1]))
-    words = [word for word in re.findall(r"[a-z]+|\d+|\?+", name.lower()) if word not in ("ctx", "roi")]
+    plain = re.sub(r"^x(?=\d)", "", name.lower())  # R puts an X before digits
+    words = [word for word in re.findall(r"[a-z]+|\d+|\?+", plain) if word not in ("ctx", "roi")]
     at = [i for i, word in enumerate(words) if word in SIDES and (len(word) > 1 or i in (0, len(words) - 1))]
     side = f"_{SIDES[words.pop(at[0])]}" if len(at) == 1 and len(words) > 1 else ""
     return re.sub("(?<=[a-z])_(?=[a-z])", "", "_".join(words)) + side

@@ -43,7 +43,7 @@ PAIR = 2  # regions that anything can be predicted of
 DECAY = 20.0  # mm: nearness is exp(-distance / DECAY)
 MANY = 30  # regions, from which on connectivity that does not go with nearness is said
 MIRRORED = 1 / 3  # of the regions have the values of another one, from which on it is said
-NETWORKS = re.compile(r"\d+networks[^a-z]", re.I)  # Schaefer's names, which some files have without
+NETWORKS = re.compile(r"X?\d+networks[^a-z]", re.I)  # Schaefer's names, which some files have without
 
 
 @dataclass
