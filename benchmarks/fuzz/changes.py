@@ -831,3 +831,26 @@ def pack(path: Path, rng: Generator) -> tuple[Path, str]:
 
 def tidy(text: str) -> str:
     return re.sub(r"\s+", " ", text)
+
+
+# ---------------------------------------------------------------------- after which what is right is known
+
+
+def write_otherwise(path: Path, rng: Generator) -> str:
+    """The same connectivity as a triangle in any order, with names without a prefix, or with one label more."""
+    (_, *names), *rows = (line.split(",") for line in path.read_text().splitlines())
+    values = [row[1:] for row in rows]
+    kind = pick(rng, ["triangle", "prefix", "label"])
+    if kind == "triangle":
+        way, inside = pick(rng, ["triu", "tril"]), bool(rng.random() < 0.5)
+        order = getattr(np, f"{way}_indices")(len(names), 0 if inside else 1 if way == "triu" else -1)
+        path.write_text(",".join(values[i][j] for i, j in zip(*order, strict=True)) + "\n")
+        return f"written as {way}{', with the diagonal' if inside else ''}"
+    if kind == "prefix":
+        file = pick(rng, [path, path.with_name("expression.csv"), path.with_name("places.csv")])
+        file.write_text(file.read_text().replace("7Networks_", ""))
+        return f"prefix dropped in {file.name}"
+    names = ["Background", *names[:-1]]
+    lines = [["region", *names], *([name, *row] for name, row in zip(names, values, strict=True))]
+    path.write_text("\n".join(map(",".join, lines)) + "\n")
+    return "names behind one label more"

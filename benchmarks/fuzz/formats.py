@@ -11,7 +11,7 @@ from unittest.mock import patch
 import numpy as np
 from numpy.random import Generator
 
-from benchmarks.fuzz import seeds
+from benchmarks.fuzz import changes, seeds
 
 
 class Read(BaseException):
@@ -33,6 +33,7 @@ class Format:
         packs: It may be compressed too.
         needs: Module without which it is left out.
         costly: Its valid file takes seconds to make.
+        change: Its only change, after which `read` knows what is right; it says what it did.
     """
 
     file: str
@@ -41,6 +42,7 @@ class Format:
     packs: bool = False
     needs: str | None = None
     costly: bool = False
+    change: Callable[[Path, Generator], str] | None = None
 
     @property
     def group(self) -> str:
@@ -222,6 +224,15 @@ def _write_expression(write: Callable[[Path, Generator], None]) -> Callable[[Pat
     return both
 
 
+def _brain(path: Path) -> None:
+    from omniset.regions import read_regions
+
+    found = read_regions("expression.csv", path, "places.csv")
+    at = [seeds.BRAIN.index(name.removeprefix("7Networks_")) for name in found.names]
+    truth = np.load("truth.npy")[np.ix_(at, at)]
+    must(np.allclose(found.connectivity, truth, equal_nan=True), "connectivity is that of other regions")
+
+
 def _pairs(path: Path) -> None:
     from omniset.regions.reading import read_pairs
 
@@ -298,7 +309,7 @@ def _loaded(system: str) -> Callable[[Path], None]:
     return read
 
 
-S = seeds
+S, C = seeds, changes
 FORMATS: dict[str, Format] = {
     "tables/sets.csv": Format("sets.csv", _write_sets, _sets, packs=True),
     "tables/sets.tsv": Format("sets.tsv", _write_sets, _sets, packs=True),
@@ -368,6 +379,7 @@ FORMATS: dict[str, Format] = {
     "regions/coordinates.csv": Format("places.csv", S.coordinates, lambda p: _regions(coordinates=p), packs=True),
     "regions/coordinates.parquet": Format("places.parquet", S.coordinates, lambda p: _regions(coordinates=p)),
     "regions/pairs.csv": Format("pairs.csv", S.pairs, _pairs),
+    "regions/readings": Format("fc.csv", S.brain, _brain, change=C.write_otherwise),
     "microbiomes/references.fasta": Format(
         "references.fasta", S.fasta, lambda p: _fit_taxa(p, Path("taxonomy.tsv")), packs=True
     ),

@@ -20,6 +20,7 @@ from numpy.random import Generator
 MAT_HEADER = b"MATLAB 5.0 MAT-file, Platform: posix, Created on: some day".ljust(116)  # SciPy writes the time there
 REGIONS = [f"{side}_area{'abcdefg'[i % 7]}" for i, side in enumerate(["L"] * 7 + ["R"] * 6)]
 SYMBOLS = ["A1BG", "HLA-A", "C2orf27A", "SST", "PVALB", "NKX2-1", "TP53", "GAD1", "GAD2", "VIP", "MT-CO1", "AGO1"]
+BRAIN = [f"{side}H_Vis_{i + 1}" for side in "LR" for i in range(30)]
 BASES = np.array(list("ACGT"))
 Row = Sequence[Any]
 
@@ -543,6 +544,18 @@ def coordinates(path: Path, rng: Generator) -> None:
     places = rng.uniform(1, 70, (13, 3)).round(3) * [[-1 if r[0] == "L" else 1, 1, 1] for r in REGIONS]
     rows = [(r, *map(float, p), r[0], "Vis", True) for r, p in zip(REGIONS, places, strict=True)]
     write_table(path, [("region", "x", "y", "z", "hemisphere", "network", "cortex"), *rows])
+
+
+def brain(path: Path, rng: Generator) -> None:
+    from omniset.regions.data import simulate
+
+    made = simulate(len(BRAIN), 20, int(rng.integers(1000)))
+    names = [f"7Networks_{name}" for name in BRAIN]
+    np.save(path.parent / "truth.npy", made.connectivity)
+    full = np.where(np.eye(len(names)), 1, made.connectivity)
+    tables = ((path.name, names, full), ("expression.csv", [f"SLC{i}A1" for i in range(20)], made.expression))
+    for file, columns, values in (*tables, ("places.csv", ["x", "y", "z"], made.coordinates)):
+        write_table(path.parent / file, [("region", *columns), *((n, *v) for n, v in zip(names, values, strict=True))])
 
 
 def pairs(path: Path, rng: Generator) -> None:

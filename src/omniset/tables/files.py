@@ -39,6 +39,7 @@ SEPARATORS = {".csv": ",", ".tsv": "\t"}
 OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 ARTIFACT = ".qza"
 ARTIFACT_TEXTS = ("taxonomy.tsv", "dna-sequences.fasta", "aligned-dna-sequences.fasta")
+SEPARATOR_LINE = re.compile(r'"?sep=.?"?')  # which tells Excel what separates fields
 INDEX = re.compile(r"__index_level_\d+__")  # what pandas adds to a Parquet file for its own use
 NO_TEXT = re.compile("[\0\ud800-\udfff]")  # NUL, and what surrogateescape makes of bytes that are not UTF-8
 OBJECT = re.compile(r"<(?:class ')?([\w.]+)(?:'| object at 0x[0-9a-f]+)>")  # as Python shows it
@@ -150,6 +151,8 @@ class TextFile(Origin):
             for number, line in enumerate(text):
                 if "\0" in line:
                     raise UnicodeError("it has bytes of 0")
+                if number == 0 and SEPARATOR_LINE.fullmatch(line.strip()):
+                    continue
                 yield number - 1, line.rstrip("\r\n")
 
     def where(self, row: int) -> str:
