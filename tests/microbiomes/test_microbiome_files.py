@@ -31,7 +31,7 @@ def test_fasta_and_fastq(tmp_path, ending):
     fasta = written(tmp_path, f"a.fasta{ending}", "\n>one first\nACgu\n  \nNN-A.\n>two\r\nacgt\r\n")
     assert read_fasta(fasta) == {"one": "ACGTNNA", "two": "ACGT"}
     fastq = written(tmp_path, f"a.fq{ending}", "@r1\nACGT\n+\nIIII\n@r2 x\nAC\n+r2\n@@\n\n@r3\nACGU\n+\nIIII\n")
-    assert dereplicate(fastq) == {"ACGT": 2, "AC": 1}
+    assert dereplicate(fastq) == {"": {"ACGT": 2, "AC": 1}}
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_taxonomies_as_they_come(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "has no taxa"),
+        ("", "is empty"),
         ("Feature ID\tName\na\tb\n", "line 2: must|line 1: must name a column"),
         ("Feature ID\tTaxon\na\n", "line 2: must have a name and a taxon"),
         ("a\tk__B\na\tk__C\n", "line 2: has 'a' a second time"),
@@ -298,7 +298,7 @@ def test_a_column_orders_the_samples(tmp_path):
     assert read_column(numbers, "site", ["C", "A", "B", "D"]).order() == [1, 3, 0, 2]
     with pytest.warns(UserWarning, match="s.tsv: 1 sample not there, such as 'E'"):
         assert read_column(numbers, "site", ["E", "C"]).order() == [1, 0]
-    with pytest.raises(ValueError, match="'#SampleID' has none of the samples, .* such as 'x'; it has such as 'A'"):
+    with pytest.raises(ValueError, match="'SampleID' has none of the samples, .* such as 'x'; it has such as 'A'"):
         read_column(numbers, "age", ["x"])
     with pytest.raises(ValueError, match="'size'"):
         read_column(numbers, "size", ["A"])
@@ -317,7 +317,7 @@ def test_taxa_of_tables_that_cannot_be_read(tmp_path):
 def test_reads_that_say_how_often_they_were_read(tmp_path):
     path = written(tmp_path, "d.fasta", ">a;size=5;\nACGT\n>b\nACGT\n>c;size=2\nAC\n")
     with pytest.warns(UserWarning, match=r"d.fasta: 2 of 3 reads say by ;size= how often they were read"):
-        assert dereplicate(path) == {"ACGT": 6, "AC": 2}
+        assert dereplicate(path) == {"": {"ACGT": 6, "AC": 2}}
 
 
 def test_features_that_are_sequences():
