@@ -16,6 +16,7 @@ from omniset.microbiomes.taxonomy import (
     RANKS,
     WITH_KINGDOM,
     Taxa,
+    bare,
     has_name,
     lineage_of,
     lineages_of,
@@ -285,6 +286,53 @@ def test_calls_of_other_tools(tmp_path):
     assert read_taxonomy(path) == {"x;size=3": ("d__Bacteria", "p__Firmicutes"), "y": ()}
     mothur = table(tmp_path, "Otu1\t31\tBacteria(100);Firmicutes(99);", header="OTU\tSize\tTaxonomy")
     assert read_taxonomy(mothur) == {"Otu1": ("Bacteria", "Firmicutes")}
+
+
+TAXA = {"x": ("B", "F"), "y": ("B",)}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Feature ID,Taxon,Confidence\nx,B; F,1\ny,B,1\n",
+        'sep=,\n"","Taxon"\n"x","B; F"\n"y","B; NA"\n',
+        '"Taxon" "Confidence"\n"x" "B; F" 0.9\n"y" "B" 0.8\n',
+        '"Taxon"\t"Confidence"\n"x"\t"B; F"\t0.9\n"y"\t"B"\t0.8\n',
+        '"","Kingdom","Phylum","Genus"\n"x","B","F",NA\n"y","B",NA,NA\n',
+        '"Kingdom" "Phylum"\n"x" "B" "F"\n"y" "B" NA\n',
+        "ASV;Domain;Phylum\nx;B;F\ny;B;\n",
+        "x\td:B;p:F;\ny\td:B\n",
+    ],
+)
+def test_tables_of_taxa_as_tools_write_them(tmp_path, text):
+    path = tmp_path / "t.txt"
+    path.write_text(text)
+    found = read_taxonomy(path)
+    assert {name: tuple(map(bare, lineage)) for name, lineage in found.items()} == TAXA
+    path.write_text("x,B;F\n")
+    with pytest.raises(ValueError, match="line 1: must name a column Feature ID and one Taxon"):
+        read_taxonomy(path)
+
+
+GENERA = [f"Bacteria;P;C{i % 2};O{i % 2}ales;F{i}aceae;Genus{i}" for i in range(4)]
+ORGANISMS = ("{0} alba", "uncultured bacterium", "Strain YT-12", "uncultured {0} sp.")
+
+
+@pytest.mark.parametrize("missing", [2, 3, 4])
+@pytest.mark.parametrize("form", ["header", "table", "table of headers"])
+def test_ranks_that_lineages_lack(tmp_path, missing, form):
+    """Of SILVA's lineages some lack a rank between others, and end in an organism: each genus stays what it is."""
+    lines = [f"{lineage};{o.format(lineage.split(';')[5])}" for o in ORGANISMS for lineage in GENERA]
+    lines = [line if form != "table" else line.rpartition(";")[0] for line in lines]
+    whole = [*lines]
+    for i in range(8, 16):
+        lines[i] = ";".join(name for place, name in enumerate(lines[i].split(";")) if place != missing)
+    between = " " if form == "header" else "\t"
+    text = "".join(f"{'>' * (form == 'header')}AB{i}.1.99{between}{line}\nACGT\n" for i, line in enumerate(lines))
+    (tmp_path / "t").write_text(text if form == "header" else text.replace("ACGT\n", ""))
+    found = read_taxonomy(tmp_path / "t")
+    assert [lineage[:6] for lineage in found.values()] == [tuple(line.split(";")[:6]) for line in whole]
+    assert found.notes[0].startswith("8 of 16 lineages lack a rank, or have one more, such as that of 'AB8.1.99'")
 
 
 def test_agreement_is_by_the_names_of_the_ranks(tmp_path):

@@ -61,8 +61,8 @@ def read_column(path: str | Path, column: str, samples: Sequence[str]) -> Column
     if column not in sheet.titles:
         raise ValueError(f"{path}: has no column {column!r}, it has {listed(sheet.columns)}")
     rows = [*sheet.whole()]
-    wanted = {*samples}
-    name_at = max(range(len(sheet.titles)), key=lambda at: len(wanted.intersection(cells[at] for _, cells in rows)))
+    columns = range(len(sheet.titles))
+    name_at = max(columns, key=lambda at: len(known_as(samples, {cells[at] for _, cells in rows})[0]))
     value_of: dict[str, str] = {}
     for row, cells in rows:
         if cells[name_at] in value_of:
@@ -274,7 +274,7 @@ def pooled(
     if twice := [name for name, times in Counter(names).items() if times > 1]:
         raise ValueError(f"reads: two files would both be the sample {twice[0]!r}")
     if not any(each):
-        raise EmptyFileError(f"reads: all {len(files)} files are empty")
+        raise EmptyFileError(f"reads: all {len(files)} files are empty, such as {files[0]}")
     total: Counter[str] = Counter()
     for counts in each:
         total.update(counts)
