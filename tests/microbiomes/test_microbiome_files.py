@@ -15,7 +15,7 @@ import pytest
 import scipy.sparse as sp
 
 from omniset.microbiomes.references import shares_of
-from omniset.microbiomes.samples import are_sequences, matched, pooled, read_column, read_samples
+from omniset.microbiomes.samples import are_sequences, matched, pooled, read_column, read_samples, refuse_equal_samples
 from omniset.microbiomes.sequences import IUPAC, dereplicate, extract, primers_of, reverse_complement
 from omniset.microbiomes.taxonomy import Taxa, lineages_of, read_taxonomy
 from omniset.tables.dna import read_fasta
@@ -249,7 +249,7 @@ def test_tables_that_tell_themselves(tmp_path):
         matched(SEQUENCES, few, False)
     equal = "OTU\t1\t2\t3\t4\t5\n" + "".join(f"{name}\t2\t2\t2\t2\t2\n" for name in "abc")
     with pytest.raises(ValueError, match="the feature table: 5 of 5 samples come out the same"):
-        matched(SEQUENCES, written(tmp_path, "equal.tsv", equal), False)
+        refuse_equal_samples(read_samples(written(tmp_path, "equal.tsv", equal)))
 
 
 READS = [base * 60 for base in "ACG"]

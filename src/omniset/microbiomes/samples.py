@@ -20,7 +20,7 @@ from omniset.microbiomes.sequences import SHORTEST, UNPAIRED, dereplicate, fragm
 from omniset.report.blocks import many
 from omniset.runs.files import replacing
 from omniset.tables import spreadsheets
-from omniset.tables.counts import Samples, check, read_samples
+from omniset.tables.counts import Samples, check, read_samples, without_totals
 from omniset.tables.dna import OTHER, PLAIN, EmptyFileError, SequenceFile, known_as, read_fasta
 from omniset.tables.doubts import judge_join, refuse_equal_rows
 from omniset.tables.files import listed
@@ -123,7 +123,6 @@ def matched(sequences: Table | None, counts: Counts | None, progress: bool) -> t
             "they are taken as they are",
             stacklevel=3,
         )
-    refuse_equal_samples(samples)
     if sequences is None and samples.sequences:
         texts = sequences_of(samples.sequences, "sequences")
     elif sequences is None:
@@ -135,12 +134,11 @@ def matched(sequences: Table | None, counts: Counts | None, progress: bool) -> t
             samples = samples.turned()
         return [name.translate(PLAIN) for name in samples.features], samples
     called, note = known_as(samples.features, texts)
-    if not called and not texts.keys().isdisjoint(samples.names):
-        samples = samples.turned()
-        called, note = known_as(samples.features, texts)
+    if not called:
+        samples, (called, note) = samples.turned(), known_as(samples.names, texts)
     if not called:
         raise ValueError(
-            f"sequences and counts have no feature in common: the table has such as {samples.features[0]!r}, the "
+            f"sequences and counts have no feature in common: the table has such as {samples.names[0]!r}, the "
             f"sequences such as {next(iter(texts), None)!r}"
         )
     if note:
@@ -205,7 +203,7 @@ def _as_samples(counts: Counts) -> Samples:
         values = sp.csr_array(counts.to_numpy(dtype=np.float64))
         counts = Samples(counts.index.astype(str).tolist(), counts.columns.astype(str).tolist(), values)
     check(counts.counts, counts.names, counts.features, "counts")
-    return counts
+    return without_totals("counts", counts)
 
 
 def sample_name(path: str | Path) -> str:

@@ -89,26 +89,32 @@ def read_samples(path: str | Path) -> Samples:
         found = _read_artifact(path)
     else:
         found = _read_json(path) if start.lstrip().startswith(b"{") else _read_text(path)
-    found = _without_total(path, found, FEWEST)
-    if any(map(TOTAL.fullmatch, found.features)):
-        found = _without_total(path, found.turned(), np.inf).turned()
-    return found
+    return without_totals(path, found)
 
 
-def _without_total(path: Path, held: Samples, clear: float | int) -> Samples:
-    """Without the sample that is the sum of the others, if it is named so or has so many features."""
+def without_totals(what: str | Path, held: Samples) -> Samples:
+    """Without a sample and a feature that is the sum of all others; a feature, and one of few samples, by its name."""
+    held = _without_total(what, held, FEWEST)
+    if any(map(TOTAL.fullmatch, held.features)):
+        held = _without_total(what, held.turned(), np.inf).turned()
+    return held
+
+
+def _without_total(what: str | Path, held: Samples, clear: float | int) -> Samples:
     of_all, totals = (np.asarray(held.counts.sum(axis)).ravel() for axis in (0, 1))
     half = np.isclose(2 * totals, totals.sum(), rtol=1e-6) & (totals > 0)
     for place, name in enumerate(held.names if len(held.names) > 1 else ()):
         named = TOTAL.fullmatch(name) is not None
-        own = held.counts[[place]].toarray()[0] if half[place] else 0 * of_all
-        if half[place] and np.allclose(2 * own, of_all, rtol=1e-6):
-            if named or (len(held.names) > 2 and (own > 0).sum() >= clear):
-                warnings.warn(f"{path}: {name!r} is the sum of all others, and is left out", stacklevel=3)
-                kept = np.arange(len(held.names)) != place
-                return replace(held, names=[held.names[at] for at in np.flatnonzero(kept)], counts=held.counts[kept])
-        elif named:
-            warnings.warn(f"{path}: {name!r} is not the sum of the others, and is taken for one of them", stacklevel=3)
+        own = held.counts[[place]].toarray()[0] if half[place] else -of_all
+        if not np.allclose(2 * own, of_all, rtol=1e-6):
+            if named:
+                warnings.warn(
+                    f"{what}: {name!r} is not the sum of the others, and is taken for one of them", stacklevel=4
+                )
+        elif named or (len(held.names) > 2 and (own > 0).sum() >= clear):
+            warnings.warn(f"{what}: {name!r} is the sum of all others, and is left out", stacklevel=4)
+            kept = np.flatnonzero(np.arange(len(held.names)) != place)
+            return replace(held, names=[held.names[at] for at in kept], counts=held.counts[kept])
     return held
 
 
