@@ -1,5 +1,5 @@
 // A whole attention block, one small set after the other, by the formulas of small.py: such a set takes less time than
-// Python takes to call its operations. Built by blocks.py, if there is a compiler.
+// Python takes to call its operations. Compiled as targets.py says.
 //
 // What is known of rows (queries x, or elements y) lies with them innermost, (numbers, rows), their number padded to a
 // multiple of LANES. Scores lie as (heads, elements, queries). Padded queries have a gradient of 0, padded elements a
