@@ -8,7 +8,7 @@ import pytest
 from conftest import SMALL
 
 from omniset.microbiomes import TaxonClassifier, read_taxonomy
-from omniset.microbiomes.assignments import Agreement, Calls
+from omniset.microbiomes.assignments import Agreement, Calls, require_named
 from omniset.microbiomes.references import choose
 from omniset.microbiomes.taxonomy import (
     PR2_4,
@@ -333,6 +333,21 @@ def test_ranks_that_lineages_lack(tmp_path, missing, form):
     found = read_taxonomy(tmp_path / "t")
     assert [lineage[:6] for lineage in found.values()] == [tuple(line.split(";")[:6]) for line in whole]
     assert found.notes[0].startswith("8 of 16 lineages lack a rank, or have one more, such as that of 'AB8.1.99'")
+
+
+def test_a_suborder_between_others_goes():
+    whole = {f"r{i}": lineage for i, lineage in enumerate(GENERA)}
+    found = lineages_of(whole | {"s": GENERA[0].replace(";F0aceae", ";Xineae;F0aceae")})
+    assert found["s"] == found["r0"] == tuple(GENERA[0].split(";"))
+
+
+def test_samples_without_a_name_and_equal_ones():
+    taxa, number = Taxa.of([("A", "A1"), ("B", "B1")]), np.arange(6)
+    calls = Calls(taxa, [*"pqrstu"], ["x"], number, 0 * number, np.full(6, 2.0), 0 * number, np.full((6, 2), 0.5))
+    with pytest.raises(ValueError, match="in 6 of 6 samples nothing is assigned, such as 'p'"):
+        require_named(calls, 0.7)
+    with pytest.warns(UserWarning, match="abundance.tsv: 6 of 6 samples come out the same, such as 'p', 'q', 'r'"):
+        require_named(calls, 0.5)
 
 
 def test_agreement_is_by_the_names_of_the_ranks(tmp_path):

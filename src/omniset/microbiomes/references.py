@@ -182,8 +182,8 @@ def _with_taxon(
             f"{len(lacking):,} of {len(texts):,} references have no taxon and are left out, such as {lacking[0]!r}",
             stacklevel=4,
         )
-    if others := len(taxonomy) - len({*called.values()}):
-        notes.append(f"the taxonomy also has {many(others, 'sequence')} beside the references, of no use here")
+    if more := len(taxonomy) - len({*called.values()}):
+        notes.append(f"the taxonomy also has {many(more, 'sequence')} beside the references, of no use here")
     if shallow := [name for name, lineage in known.items() if lineage is None]:
         notes.append(
             f"{len(shallow):,} of {len(texts):,} references have no name at rank {rank} and are left out, such as "

@@ -355,27 +355,26 @@ def _put_right(parsed: dict[str, Names], ranks: Sequence[str]) -> list[str]:
     what, a name stands in those lineages that have a family at its rank.
     """
     plain = {n: names for n, names in parsed.items() if isinstance(names, list) and not any(map(PREFIX.match, names))}
-    family, places = ranks.index("family"), {}
+    family = ranks.index("family")
     above: dict[str, set[Lineage]] = {}
     for names in plain.values():
         if len(names) > family and FAMILY.search(names[family]):
-            for place, name in enumerate(names):
+            for at, name in enumerate(names):
                 if not _says_nothing(name):
-                    places.setdefault(name, set()).add(place)
-                    above.setdefault(name, set()).add(tuple(names[:place]))
+                    above.setdefault(name, set()).add(tuple(names[:at]))
     moved = []
     for feature, names in plain.items():
         if not names or names[0] not in DOMAINS:
             continue
         new: list[str] = []
         for at, name in enumerate(names):
-            place = _place_of(names, at, ranks, places.get(name, set()))
+            elders = above.get(name, set())
+            place = _place_of(names, at, ranks, {len(elder) for elder in elders})
             if place is not None and place < at and FAMILY.search(name):
                 del new[place:]  # a suborder before it
             gap = 0 if place is None else place - len(new)
             if gap < 0:
                 break
-            elders = above.get(name, set()) if gap else set()
             fitting = [elder for elder in elders if len(elder) == place and elder[: len(new)] == tuple(new)]
             new += fitting[0][len(new) :] if len(fitting) == 1 else gap * [""]
             new.append(name)

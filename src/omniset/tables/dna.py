@@ -176,8 +176,8 @@ def known_as(
             near.setdefault(plain, []).append((side, name, plain if name.casefold() == plain else ""))
     pairs = {a[1]: b[1] for a, b in (p for p in near.values() if len(p) == 2) if a[0] != b[0] and (a[2] or b[2])}
     if not pairs and counted_from(lost) is None and counted_from(others) is None:
-        for some, pool in ((lost, others), (others, lost)):
-            if (common := affix(some, pool)) is not None:
+        for some, rest in ((lost, others), (others, lost)):
+            if (common := affix(some, rest)) is not None:
                 both = [(name, common.without(name) or name) for name in some]
                 pairs = dict(both if some is lost else [(short, long) for long, short in both])
     one, other = next(iter(pairs.items()), ("", ""))
