@@ -24,15 +24,7 @@ from omniset.microbiomes.model import Candidates, SequenceNetwork, TaxonNetwork,
 from omniset.microbiomes.naive_bayes import KmerLikelihood
 from omniset.microbiomes.options import ClassifierOptions
 from omniset.microbiomes.references import References, choose, held_out, of_files, shares_of
-from omniset.microbiomes.samples import (
-    Counts,
-    Samples,
-    Table,
-    matched,
-    read_samples,
-    refuse_equal_samples,
-    sequences_of,
-)
+from omniset.microbiomes.samples import Counts, Samples, Table, matched, read_samples, sequences_of
 from omniset.microbiomes.sequences import primers_of, readable, reverse_complement, strand_table, warn_of_lengths
 from omniset.microbiomes.taxonomy import (
     KNOWN_RANKS,
@@ -230,7 +222,6 @@ class TaxonClassifier(ClassifierOptions, Estimator):
         texts, samples = matched(sequences, counts, self.progress)
         if not samples.counts.nnz:
             raise ValueError("counts has no reads: every count of the table is 0")
-        refuse_equal_samples(samples)
         with self._scored(texts) as (candidates, usable):
             calls = Calls.of(self.trust_, self.taxa_, candidates, usable, samples, self.progress)
         warn_of_strangers(calls, self.region)

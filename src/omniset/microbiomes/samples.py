@@ -132,7 +132,7 @@ def matched(sequences: Table | None, counts: Counts | None, progress: bool) -> t
                     f"sequences must be given: features are names, such as {samples.features[0]!r}, not sequences"
                 )
             samples = samples.turned()
-        return [name.translate(PLAIN) for name in samples.features], samples
+        texts = {name: name.translate(PLAIN) for name in samples.features}
     called, note = known_as(samples.features, texts)
     if not called:
         samples, (called, note) = samples.turned(), known_as(samples.names, texts)
@@ -154,6 +154,7 @@ def matched(sequences: Table | None, counts: Counts | None, progress: bool) -> t
             stacklevel=3,
         )
         samples = Samples(samples.names, [*called], sp.csr_array(samples.counts[:, known]), samples.taxa)
+    refuse_equal_samples(samples)
     return [texts[called[name]] for name in samples.features], samples
 
 
