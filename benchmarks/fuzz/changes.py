@@ -854,3 +854,42 @@ def write_otherwise(path: Path, rng: Generator) -> str:
     lines = [["region", *names], *([name, *row] for name, row in zip(names, values, strict=True))]
     path.write_text("\n".join(map(",".join, lines)) + "\n")
     return "names behind one label more"
+
+
+def drop_rank(path: Path, rng: Generator) -> str:
+    """Of some lineages of SILVA's, behind each of which is a whole one with its family."""
+    lines, place = path.read_text().splitlines(), int(rng.integers(2, 5))
+    some = [i for i in rng.permutation(len(lines) // 2)[:8].tolist() if i >= 6]
+    for i in some:
+        name, _, lineage = lines[2 * i].partition(" ")
+        names = lineage.split(";")
+        lines[2 * i] = f"{name} {';'.join(names[:place] + names[place + 1 :])}"
+    path.write_text("\n".join(lines) + "\n")
+    return f"rank {place} of lineages {some} dropped"
+
+
+def add_total(path: Path, rng: Generator) -> str:
+    """A column beside the counts, at any place of theirs."""
+    name, place = pick(rng, ["total", "Total", "sum", "Taxon total", "Row sums"]), int(rng.integers(1, 6))
+    lines = path.read_text().splitlines()
+    for i, line in enumerate(lines):
+        cells = line.split("\t")
+        if len(cells) > 5:
+            cells.insert(place, name if "A" in cells[:3] else str(sum(map(int, cells[1:5]))))
+            lines[i] = "\t".join(cells)
+    path.write_text("\n".join(lines) + "\n")
+    return f"column {name!r} at {place}"
+
+
+def double_reads(path: Path, rng: Generator) -> str:
+    """A second read behind each, or all behind all."""
+    lines = path.read_text().splitlines()
+    names = pick(rng, [("@r{}/1", "@r{}/2"), ("@m:{} 1:N:0:A", "@m:{} 2:N:0:A"), ("@SRR1.{}.1 x", "@SRR1.{}.2 x")])
+    first = int(rng.integers(10_000))
+    records = [
+        [(name.format(first + i), *lines[4 * i + 1 : 4 * i + 4]) for i in range(len(lines) // 4)] for name in names
+    ]
+    behind = bool(rng.random() < 0.5)
+    both = [*records[0], *records[1]] if behind else [one for pair in zip(*records, strict=True) for one in pair]
+    path.write_text("\n".join(line for one in both for line in one) + "\n")
+    return f"read twice as {names[0]} and {names[1]}, {'one file behind the other' if behind else 'in turn'}"

@@ -1,6 +1,7 @@
 """Every format: a valid file of it, and what reads it, as the commands do."""
 
 import importlib.util
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -276,6 +277,29 @@ def _samples(path: Path) -> None:
     _fit_taxa(Path("references.fasta"), Path("taxonomy.tsv"), path)
 
 
+def _lineages_of_silva(path: Path) -> None:
+    from omniset.microbiomes.taxonomy import read_references
+
+    found = [lineage[5:6] for lineage in read_references(path)[1].values()]
+    must(found == [(seeds.silva_lineage(i)[5],) for i in range(len(found))], "genera are others")
+
+
+def _samples_alone(path: Path) -> None:
+    from omniset.microbiomes.samples import read_samples
+
+    must(read_samples(path).names == [*"ABCD"], "what is no sample is one")
+
+
+def _fragments(path: Path) -> None:
+    from omniset.microbiomes.samples import pooled
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        reads = pooled([path], False)[1].counts.sum()
+    must(reads == seeds.FEATURES or any("twice" in str(one.message) for one in said), "fragments count twice")
+    must(pooled([path], False, "first")[1].counts.sum() == seeds.FEATURES, "fragments are lost, or count twice")
+
+
 # ---------------------------------------------------------------------- artefacts
 
 
@@ -396,5 +420,8 @@ FORMATS: dict[str, Format] = {
     "artefacts/genomes": Format("model", S.model_of_genomes, _loaded("genomes"), costly=True),
     "artefacts/cells": Format("model", S.model_of_cells, _loaded("cells"), needs="anndata", costly=True),
     "artefacts/regions": Format("model", S.model_of_regions, _loaded("regions"), costly=True),
+    "microbiomes/missing-ranks": Format("silva.fasta", S.silva, _lineages_of_silva, change=C.drop_rank),
+    "microbiomes/totals": Format("table.tsv", S.samples, _samples_alone, change=C.add_total),
+    "microbiomes/pairs": Format("reads.fastq", S.fastq, _fragments, change=C.double_reads),
     "artefacts/microbiomes": Format("model", S.model_of_microbiomes, _loaded("microbiomes"), costly=True),
 }

@@ -589,6 +589,16 @@ def fastq(path: Path, rng: Generator) -> None:
     write_text(path, text)
 
 
+def silva_lineage(number: int) -> list[str]:
+    order, family = f"O{number % 3}ales", f"F{number % 6}aceae"
+    return ["Bacteria", f"Phyl{number % 2}ota", f"Class{number % 3}", order, family, f"Genus{'abcdef'[number % 6]}"]
+
+
+def silva(path: Path, rng: Generator) -> None:
+    lines = [";".join([*silva_lineage(i), "uncultured bacterium"]) for i in range(3 * FEATURES)]
+    write_text(path, "".join(f">AB{i}.1.99 {line}\n{sequence(rng, 70)}\n" for i, line in enumerate(lines)))
+
+
 def taxonomy(path: Path, rng: Generator) -> None:
     rows = [(f"ref{i}", _lineage(i), round(float(rng.random()), 3)) for i in range(FEATURES)]
     write_table(path, [("Feature ID", "Taxon", "Confidence"), *rows])

@@ -19,10 +19,11 @@ import pyarrow.parquet as pq
 from jaxtyping import Float
 
 from omniset.core.features import MISSING
-from omniset.tables.files import INDEX, OPENERS, TableFile, TextFile, listed
+from omniset.tables.files import ARTIFACT, INDEX, OPENERS, TableFile, TextFile, listed
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)  # Python's own reader takes 1_000 too
 INFINITE = {"inf": np.inf, "+inf": np.inf, "-inf": -np.inf}
+EXCEL = re.compile(r"[\"']?sep=.[\"']?,*", re.IGNORECASE)  # what Excel begins a table with
 PEEK = 64  # rows that tell the form, at most
 PEEK_SIZE = 1 << 17  # and characters of them
 HEAD = 1 << 10  # lines with a # above the header, at most
@@ -200,11 +201,14 @@ class Sheet:
             yield row, [fields[i].strip() for i in places]
 
     def whole(self, blank: bool = False) -> Iterator[tuple[int, list[str]]]:
-        """As `records`, of a file of text: all fields, in the order of `titles`.
+        """As `records`: all fields, in the order of `titles`.
 
         Args:
             blank: Rows without any value are rows too.
         """
+        if isinstance(self.file, TableFile):
+            yield from self.records(range(len(self.columns)))
+            return
         for row, fields in self._rows(True, False, blank):
             yield row, [field.strip() for field in fields]
 
@@ -285,7 +289,7 @@ def look(
 
 
 def _refuse_other_files(file: TextFile) -> None:
-    if file.path.suffix.lower() in OPENERS:
+    if file.path.suffix.lower() in (ARTIFACT, *OPENERS):
         return
     with open(file.path, "rb") as binary:
         begins = binary.read(16)
@@ -297,7 +301,7 @@ def _refuse_other_files(file: TextFile) -> None:
 def _first_line(file: TextFile) -> Sheet:
     """With the header as one text, as `_headed`."""
     for row, line in file.lines():
-        if line.strip(" "):
+        if line.strip(" ") and not EXCEL.fullmatch(line):
             return Sheet(file, separator_of(line), [line.strip(" ")], row)
     raise file.error(None, "is empty")
 
@@ -307,6 +311,8 @@ def _headed(file: TextFile, header: re.Pattern[str] | None) -> Sheet:
     marked: list[tuple[int, str]] = []
     first: tuple[int, str] | None = None  # the first line without a #
     for row, line in file.lines():
+        if EXCEL.fullmatch(line):
+            continue
         if header is not None and header.match(line):
             return Sheet(file, "\t", [line[1:].strip()], row, marked=True)
         if line.startswith("#") and len(marked) < HEAD:
