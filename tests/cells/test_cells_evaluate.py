@@ -256,7 +256,7 @@ def test_rows_of_other_arguments_or_data_are_not_taken(table, quick, tmp_path):
         ({"label_key": "batch"}, table, ": label_key was 'type', is 'batch'. Start anew, not resuming"),
         ({}, adata(more, batch, kind), r": data was \d+, is \d+\."),
         ({}, adata(counts, batch, [*kind[:-1], "type 0"]), r": data was \d+, is \d+\."),
-        ({}, adata(counts, [*batch[:-1], "batch 2"], kind), r": data was \d+, is \d+\."),
+        ({}, adata(counts, [*batch[:-2], *2 * ["batch 2"]], kind), r": data was \d+, is \d+\."),
     ):
         with pytest.raises(ValueError, match=message):
             evaluate(given, resume=True, **options | changed)

@@ -38,6 +38,7 @@ from omniset.report.blocks import many
 from omniset.runs import devices
 from omniset.runs.finite import require_finite_outputs
 from omniset.runs.progress import Progress
+from omniset.tables.doubts import FEWEST, refuse_equal_rows
 from omniset.tables.gene_vectors import GeneVectors, read_gene_vectors
 from omniset.tables.genes import match
 from omniset.training import artefacts, schema
@@ -240,13 +241,14 @@ class CellEmbedder(EmbedderOptions, Estimator):
             aliases: Other names of genes.
 
         Raises:
-            ValueError: None of the genes is known.
+            ValueError: None of the genes is known; most cells have no counts of them, or the same vector.
         """
         self.require_fitted()
         with opened(source, layer=layer, input=input, gene_column=gene_column) as cells:
             known = self.on(cells, aliases)
             vectors, empty = self.vectors_of(known, np.arange(len(known)))
             warn_of_empty(known, empty, "their vector is that of an empty cell")
+            refuse_equal_rows(vectors[~empty], known.names[~empty].tolist(), file=known.sources[0].name, what="cells")
             return vectors
 
     def embed_cells(
@@ -601,13 +603,20 @@ def measured_in(cells: Cells, rows: Rows, device: torch.device | str = "cpu") ->
 
 
 def warn_of_empty(cells: Cells, empty: Bool[np.ndarray, " cells"], what: str) -> None:
-    """Of cells without counts of a model's genes, and what becomes of them."""
-    if empty.any():
-        warnings.warn(
-            f"{many(int(empty.sum()), 'cell')} without counts of the model's genes, such as "
-            f"{cells.names[empty.argmax()]!r}: {what}",
-            stacklevel=3,
+    """Of cells without counts of a model's genes, and what becomes of them.
+
+    Raises:
+        ValueError: They are most of the cells.
+    """
+    if not empty.any():
+        return
+    said = f"without counts of the model's genes, such as {cells.names[empty.argmax()]!r}"
+    if 2 * empty.sum() > len(empty) >= FEWEST:
+        raise ValueError(
+            f"{cells.sources[0].name}: {empty.sum():,} of {len(empty):,} cells are {said}: leave out what is no cell "
+            "(as Cell Ranger's filtered matrix does), or take a model of more of these genes"
         )
+    warnings.warn(f"{many(int(empty.sum()), 'cell')} {said}: {what}", stacklevel=3)
 
 
 def _vocabulary(
