@@ -11,7 +11,7 @@ from unittest.mock import patch
 import numpy as np
 from numpy.random import Generator
 
-from benchmarks.fuzz import seeds
+from benchmarks.fuzz import changes, seeds
 
 
 class Read(BaseException):
@@ -33,6 +33,7 @@ class Format:
         packs: It may be compressed too.
         needs: Module without which it is left out.
         costly: Its valid file takes seconds to make.
+        change: Its only change, after which `read` knows what is right; it says what it did.
     """
 
     file: str
@@ -41,6 +42,7 @@ class Format:
     packs: bool = False
     needs: str | None = None
     costly: bool = False
+    change: Callable[[Path, Generator], str] | None = None
 
     @property
     def group(self) -> str:
@@ -178,6 +180,15 @@ def _cells(path: Path) -> None:
         cells.close()
 
 
+def _known_cells(path: Path) -> None:
+    from omniset.cells.data import read_cells
+
+    cells = read_cells(path)
+    must(not any(name.isdecimal() for name in cells.genes), "genes are called by numbers")
+    found, right = cells.on(seeds.SYMBOLS[: seeds.GENES]), np.load("truth.npy")
+    must(np.array_equal(found.take(np.arange(len(found))).toarray(), right), "counts are of other genes, or no counts")
+
+
 def _vectors(path: Path) -> None:
     from omniset.tables.gene_vectors import read_gene_vectors
 
@@ -298,7 +309,7 @@ def _loaded(system: str) -> Callable[[Path], None]:
     return read
 
 
-S = seeds
+S, C = seeds, changes
 FORMATS: dict[str, Format] = {
     "tables/sets.csv": Format("sets.csv", _write_sets, _sets, packs=True),
     "tables/sets.tsv": Format("sets.tsv", _write_sets, _sets, packs=True),
@@ -343,6 +354,7 @@ FORMATS: dict[str, Format] = {
     "cells/h5ad-csc": Format("cells.h5ad", S.h5ad_csc, _cells, needs="anndata"),
     "cells/10x": Format("filtered_feature_bc_matrix.h5", S.tenx, _cells, needs="anndata"),
     "cells/zarr": Format("cells.zarr", S.zarr, _cells, needs="zarr"),
+    "cells/readings": Format("cells.h5ad", S.named_cells, _known_cells, needs="anndata", change=C.call_genes_otherwise),
     "cells/vectors.txt": Format("vectors.txt", S.vectors_text, _vectors, packs=True),
     "cells/vectors.pt": Format("vectors.pt", S.vectors_torch, _vectors),
     "cells/aliases.csv": Format("aliases.csv", S.aliases, _aliases, packs=True),

@@ -243,7 +243,7 @@ def read_cells(
     """Open cells.
 
     Args:
-        source: An AnnData, a path (.h5ad, zarr, 10x .h5), a pattern such as "runs/*.h5ad", or a list of these.
+        source: An AnnData, a path (.h5ad, zarr, 10x .h5 or folder), a pattern ("runs/*.h5ad"), or a list of these.
         layer: Which matrix of each: None is X, "raw" that of `.raw`, else a layer.
         input: What is stored: "counts", "log1p" (of counts, normalised or not), or "auto": where at least 95 % of the
             values are whole they are counts; others are log1p if counts come back out of them, or if cells have equal
@@ -318,7 +318,8 @@ def _spelled(sources: list[Source], column: str | None) -> list[list[str]]:
     known = {canonical(gene) for source in sources if not only_count(source.genes) for gene in source.genes}
     spelled: list[list[str]] = []
     for source in sources:
-        barcodes = [np.mean([bool(BARCODE.fullmatch(n)) for n in names]) for names in (source.genes, source.names)]
+        called = (source.genes[:1000], source.names[:1000])
+        barcodes = [np.mean([bool(BARCODE.fullmatch(name)) for name in names]) for names in called]
         if barcodes[0] > 0.9 and barcodes[1] < 0.1:
             raise ValueError(f"{source.name}: genes have barcodes for names, as {listed(source.genes, 2)}; {TURNED}")
         names, before = gene_names(source.name, source.var, known), {canonical(n) for some in spelled for n in some}
@@ -517,7 +518,8 @@ def batch_codes(
         label_key: A column that holds none.
 
     Raises:
-        ValueError: No such column, a cell without a batch, or a column `batch` and no word about it.
+        ValueError: No such column, a cell without a batch, more batches than half the cells, or a column `batch` and
+            no word about it.
     """
     if batch_key is None:
         likely = batch_columns(cells, label_key)

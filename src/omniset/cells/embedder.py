@@ -38,7 +38,7 @@ from omniset.report.blocks import many
 from omniset.runs import devices
 from omniset.runs.finite import require_finite_outputs
 from omniset.runs.progress import Progress
-from omniset.tables.doubts import FEWEST, refuse_equal_rows
+from omniset.tables.doubts import FEWEST, judge_join, refuse_equal_rows
 from omniset.tables.gene_vectors import GeneVectors, read_gene_vectors
 from omniset.tables.genes import match
 from omniset.training import artefacts, schema
@@ -110,8 +110,8 @@ class CellEmbedder(EmbedderOptions, Estimator):
         """Learn from all cells of the source.
 
         Args:
-            source: An AnnData, a path (.h5ad, zarr, 10x .h5), a pattern, a list of these, or `Cells`. Nothing in it is
-                changed. Counts of more than 512 MB are read in blocks, each epoch anew.
+            source: An AnnData, a path (.h5ad, zarr, 10x .h5 or folder), a pattern, a list of these, or `Cells`.
+                Nothing in it is changed. Counts of more than 512 MB are read in blocks, each epoch anew.
             y: Ignored; labels are used by `label` alone.
             batch_key: Column of obs with the batch; "file": each source is a batch; "none": nothing is to be mixed, all
                 cells are of one batch. None: each source, unless obs has a column `batch`, which is asked about.
@@ -593,6 +593,9 @@ def _vectors_of_genes(
         raise ValueError(
             f"gene_vectors: none of the genes, such as {genes[0]!r}, has a vector; there are such as {table.names[0]!r}"
         )
+    words = {"file": "the cells", "other": "gene_vectors", "what": "genes"}
+    if said := judge_join(matched.unmatched, len(genes), matched.missing, **words):
+        warnings.warn(said, stacklevel=4)
     return torch.from_numpy(vectors), [f"gene vectors: {matched.sentence()}"]
 
 

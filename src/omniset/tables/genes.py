@@ -24,8 +24,9 @@ ENSEMBL = re.compile(r"(ENS[A-Z]*[A-Z]\d{11})\.\d+(_\w+)?")
 PLACES = 100_000  # more than any reference has genes; of a transcriptome the largest id of Entrez is far above
 NAMING = re.compile("symbol|name|gene|feature|ensembl|index", re.IGNORECASE)  # columns that may name genes
 GENOME = re.compile(r"(?:GRC[a-z]\d+|hg\d+|mm\d+|rn\d+|T2T)[\w.-]*?_+")  # as references of several species have it
-MONTH = "(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sept?|Oct|Nov|Dec)"
-DATE = re.compile(rf"\d\d?-{MONTH}|{MONTH}-\d\d?|\d{{4}}-\d\d-\d\d.*|\d\d?/\d\d?/\d+|\d\.\d+E\+\d+", re.IGNORECASE)
+MONTH = "(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sept?|Oct|Nov|Dec)"  # genes of worms are called as dec-1
+DATE = re.compile(rf"\d\d?-(?i:{MONTH})|{MONTH}-\d\d|\d{{4}}-\d\d-\d\d.*|\d\d?/\d\d?/\d+|\d\.\d+E\+\d+")
+ALIAS = re.compile("alias|synonym|prev", re.IGNORECASE)
 BEFORE, BEHIND = re.compile(r"[^_:|-]+[_:|-]+"), re.compile(r"[_:|-]+[^_:|-]+$")
 
 
@@ -237,7 +238,7 @@ def filled(var: pd.DataFrame, column: str) -> list[str]:
 
 
 def read_aliases(path: str | Path) -> dict[str, str]:
-    """Other names of genes, alias to name, out of a table of two columns: alias, name.
+    """Other names of genes, alias to name, out of a table of two columns: alias, name, unless titles say otherwise.
 
     A first line of titles is allowed and not needed. An alias that several genes have is left out with a warning, since
     it does not say which one is meant.
@@ -252,10 +253,11 @@ def read_aliases(path: str | Path) -> dict[str, str]:
     file = TableFile(path)
     if len(file.columns) != 2:
         raise file.error(None, f"must have two columns, alias and name, it has {len(file.columns)}")
+    columns = sorted(file.columns, key=lambda title: ALIAS.match(title) is None)  # titles say which is which, if any
     # A file without titles: its first line is a pair too. Titles taken for one do no harm.
-    pairs = [(file.columns[0], file.columns[1])] if file.separator else []
+    pairs = [(columns[0], columns[1])] if file.separator else []
     for chunk in file.chunks():
-        alias, name = (chunk.text(column).to_pylist() for column in file.columns)
+        alias, name = (chunk.text(column).to_pylist() for column in columns)
         pairs += zip(alias, name, strict=True)
     aliases: dict[str, str] = {}
     several: dict[str, None] = {}

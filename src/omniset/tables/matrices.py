@@ -30,7 +30,9 @@ from omniset.tables.hdf5 import check_hdf5
 DAMAGED = "the file is damaged or cut off"
 EXPECTED = "an .h5ad file, a zarr store of AnnData, or a .h5 file or a folder of 10x Genomics' Cell Ranger"
 GENES = {"gene expression", "gex", "rna", "mrna", "gene"}  # types of features, as 10x and others have it
-MTX = re.compile(r"(.*?)[._-]?(?:matrix|cells_x_genes)\.mtx(?:\.gz)?", re.IGNORECASE)  # and what the sample is called
+MTX = re.compile(
+    r"((.*?)[._-]?)(?:matrix|cells_x_genes)\.mtx(?:\.gz)?", re.IGNORECASE
+)  # with what is before, the sample
 ROWS = ("features.tsv", "genes.tsv", "cells_x_genes.genes.txt")  # beside it; the last as kb-python has it
 COLUMNS = ("barcodes.tsv", "cells_x_genes.barcodes.txt")
 RECORD = np.dtype([("row", "<i4"), ("column", "<i4"), ("value", "<f4")])
@@ -506,77 +508,70 @@ def _open_10x(opened: Opened, group: str, layer: str | None) -> Source:
 def _samples(path: Path) -> dict[str, Path]:
     """Matrices as 10x writes text, by what their samples are called: a file's, a folder's, or of the folders in it."""
     if path.is_file():
-        return {path.name: path} if path.name.lower().endswith((".mtx", ".mtx.gz")) else {}
-    inside = {found[1]: one for one in sorted(path.iterdir(), reverse=True) if (found := MTX.fullmatch(one.name))}
+        return {"": path} if path.name.lower().endswith((".mtx", ".mtx.gz")) else {}
+    inside = {found[2]: one for one in sorted(path.iterdir(), reverse=True) if (found := MTX.fullmatch(one.name))}
     for one in sorted(path.glob("*/*.mtx*"), reverse=True) if not inside else []:
         if found := MTX.fullmatch(one.name):
-            inside[f"{one.parent.name} {found[1]}".strip()] = one
+            inside[f"{one.parent.name} {found[2]}".strip()] = one
     twins = {name for name in inside if "raw" in name and name.replace("raw", "filtered") in inside}
     return {name: inside[name] for name in sorted(inside) if name not in twins}
 
 
 def _open_mtx(path: Path, samples: dict[str, Path], layer: str | None) -> Source:
-    """Of 10x Genomics, or kb-python: matrix.mtx, features.tsv (or genes.tsv) and barcodes.tsv; several samples are
-    told apart by the column `sample` of obs.
-    """
+    """Of 10x Genomics, or kb-python; several samples are told apart by the column `sample` of obs."""
     if layer is not None:
         key = layer.removeprefix("obsm/")
         what = f"layer {layer!r}" if key == layer else f"{key!r} in obsm"
         raise ValueError(f"{path} has no {what}: as 10x writes it, it has one matrix")
-    tables, matrices, names = [], [], []
-    for sample, file in samples.items():
-        matrix, var, cells = _read_mtx(file)
-        if tables and not var.equals(tables[0]):
+    matrices, tables, names = zip(*map(_read_mtx, samples.values()), strict=True)
+    for sample, var in zip(samples, tables, strict=True):
+        if not var.equals(tables[0]):
+            where = "" if next(iter(samples.values())).parent == path else "*/"
             raise ValueError(
                 f"{path}: {sample} has other features than {next(iter(samples))}: give the matrices one by one, as in "
-                f"'{file.parent if file.parent == path else path / '*'}/*.mtx*'"
+                f"'{path}/{where}*.mtx*'"
             )
-        tables.append(var)
-        matrices.append(matrix)
-        names.append([cell if len(samples) == 1 else f"{sample}_{cell}" for cell in cells])
-    obs = pd.DataFrame(index=pd.Index([cell for some in names for cell in some]))
-    if len(samples) > 1:
-        obs["sample"] = np.repeat([*samples], [len(some) for some in names])
-    held = sp.csr_array(sp.vstack(matrices, format="csr"))
-    matrix = Compressed(held.data, held.indices, held.indptr, held.shape)
-    return Source(Opened(str(path), path), obs, tables[0], matrix).of_genes(strict=True)
+    several = len(samples) > 1
+    cells = [(s, f"{s}_{n}" if several else n) for s, some in zip(samples, names, strict=True) for n in some]
+    obs = pd.DataFrame(cells, columns=["sample", "cell"]).set_index("cell")
+    matrix = _matrix(str(path), sp.csr_array(sp.vstack(matrices, format="csr")))
+    return Source(Opened(str(path), path), obs if several else obs[[]], tables[0], matrix).of_genes(strict=True)
 
 
 def _read_mtx(path: Path) -> tuple[sp.csr_array, pd.DataFrame, list[str]]:
     """Cells x features, the features, and the cells' names, out of a file and what is beside it."""
-    start = path.name.lower().partition("matrix.mtx")
-    prefix = path.name[: len(start[0])] if start[1] else ""
-    rows, columns = (_beside(path, prefix, names) for names in (ROWS, COLUMNS))
+    rows, columns = _beside(path, ROWS), _beside(path, COLUMNS)
     with with_our_words(str(path), "is damaged or cut off: copy it again"):
-        shape = needed("scipy.io").mminfo(path)[:3]
-        if 4 * shape[2] > most_of(path.stat().st_size):
-            raise ValueError(f"it claims {shape[2]:,} values, more than it can hold")
-        for lines, sizes in ((rows, shape[:2]), (columns, shape[:2])):
-            if len(lines) - 1 in sizes and len(lines) not in sizes:
+        *shape, stored = needed("scipy.io").mminfo(path)[:3]
+        if 4 * stored > most_of(path.stat().st_size):
+            raise ValueError(f"it claims {stored:,} values, more than it can hold")
+        for lines in (rows, columns):
+            if len(lines) - 1 in shape and len(lines) not in shape:
                 del lines[0]  # titles
-        if shape[:2] not in ((len(rows), len(columns)), (len(columns), len(rows))):
+        turned = shape == [len(rows), len(columns)]  # genes x cells, as 10x has it
+        if not turned and shape != [len(columns), len(rows)]:
             raise ValueError(
                 f"{path} is {shape[0]:,} x {shape[1]:,}, the files beside it have {len(rows):,} features and "
                 f"{len(columns):,} barcodes: they are of another matrix, or cut off"
             )
         matrix = needed("scipy.io").mmread(path)
-    turned = shape[:2] == (len(rows), len(columns))  # genes x cells, as 10x has it
-    held = sp.csr_array(matrix.T if turned else matrix)
     width = min(map(len, rows))
-    var = pd.DataFrame({"gene_ids": [row[0] for row in rows]}, index=pd.Index([row[min(width - 1, 1)] for row in rows]))
-    if width > 2:
-        var["feature_types"] = [row[2] for row in rows]
-    return held, var, [column[0] for column in columns]
+    parts = {name: [row[i] for row in rows] for i, name in enumerate(("gene_ids", "", "feature_types")[:width])}
+    index = parts.pop("", parts["gene_ids"])
+    var = pd.DataFrame(parts, index=pd.Index(index))
+    return sp.csr_array(matrix.T if turned else matrix), var, [column[0] for column in columns]
 
 
-def _beside(path: Path, prefix: str, names: tuple[str, ...]) -> list[list[str]]:
+def _beside(path: Path, names: tuple[str, ...]) -> list[list[str]]:
     """Lines of a file beside a matrix: of the same sample, or the only one for all samples."""
-    there = [path.with_name(f"{prefix}{name}{packed}") for name in names for packed in ("", ".gz")]
+    found = MTX.fullmatch(path.name)
+    before = found[1] if found else ""
+    there = [path.with_name(f"{before}{name}{packed}") for name in names for packed in ("", ".gz")]
     shared = [one for name in names for one in sorted(path.parent.glob(f"*{name}*"))]
-    found = [one for one in there if one.is_file()] or (shared if len(shared) == 1 else [])
-    if not found:
-        raise ValueError(f"{path}: beside it must be {prefix}{names[0]} or {prefix}{names[0]}.gz, as 10x writes them")
-    lines = [[entry.strip('" ') for entry in line.rstrip("\r\n").split("\t")] for _, line in TextFile(found[0]).lines()]
+    some = [one for one in there if one.is_file()] or (shared if len(shared) == 1 else [])
+    if not some:
+        raise ValueError(f"{path}: beside it must be {before}{names[0]} or {before}{names[0]}.gz, as 10x writes them")
+    lines = ([entry.strip('" ') for entry in line.split("\t")] for _, line in TextFile(some[0]).lines())
     return [line for line in lines if line[0]]
 
 
