@@ -843,7 +843,7 @@ def call_genes_otherwise(path: Path, rng: Generator) -> str:
         kind = pick(rng, ["numbers", "numbers and names", "affix", "fractions"])
         if kind == "fractions":
             share = root["X"][()] * 10.0 ** -rng.integers(1, 6)
-            root["X"][...] = pick(rng, [share, share / share.sum(1, keepdims=True), share ** rng.uniform(0.5, 2)])
+            root["X"][...] = pick(rng, [share, share / share.sum(1, keepdims=True)])
             return "counts are scaled to fractions"
         if kind == "affix":
             before, behind = pick(rng, ["", "GRCh38_", "hg19_", "mm10___", "gene:"]), pick(rng, ["", "_HUMAN", "|x"])

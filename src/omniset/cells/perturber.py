@@ -109,13 +109,12 @@ class Study:
 
 def _warn_of_divided(obs: pd.DataFrame, condition: str) -> None:
     """Where no donor has two conditions, what a perturbation does is what donors differ in too."""
-    named = [
-        name for name in obs if name != condition and DONORS.fullmatch(re.sub(r"[\W_]+", "", str(name)).casefold())
-    ]
+    columns = [str(name) for name in obs if name != condition]
+    named = [name for name in columns if DONORS.fullmatch(re.sub(r"[\W_]+", "", name).casefold())]
     if named and max(obs.groupby(name, observed=True)[condition].nunique().max() for name in named) == 1:
         warnings.warn(
-            f"no value of {listed([str(name) for name in named])} has cells of two values of {condition}: what is "
-            f"learned of {condition} may be what donors differ in, and the scores do not tell",
+            f"no value of {listed(named)} has cells of two values of {condition}: what is learned of {condition} may "
+            "be what donors differ in, and the scores do not tell",
             stacklevel=3,
         )
 

@@ -174,12 +174,13 @@ def gene_names(name: str, var: pd.DataFrame, known: Collection[str] = ()) -> lis
     Raises:
         ValueError: The index only counts, and no column of var names genes.
     """
-    names, said, rated = var.index.tolist(), "", {}
+    names, said = var.index.tolist(), ""
+    rated: dict[tuple[int, bool, int], tuple[str, list[str]]] = {}
     for column, entries in text_columns(var) if only_count(names) else []:
         plain = {entry for entry in entries if " " not in entry}  # no description
         if NAMING.search(column) and len(plain) > 0.9 * len(entries) and not only_count(entries):
-            found = sum(canonical(entry) in known for entry in plain)
-            rated[found, "symbol" in column or "name" in column, -len(rated)] = column, entries
+            shared = sum(canonical(entry) in known for entry in plain)
+            rated[shared, "symbol" in column or "name" in column, -len(rated)] = column, entries
     if rated:
         column, names = rated[max(rated)]
         said = f"genes have no names but numbers, and are called as column {column!r} of var has them"
