@@ -893,3 +893,26 @@ def double_reads(path: Path, rng: Generator) -> str:
     both = [*records[0], *records[1]] if behind else [one for pair in zip(*records, strict=True) for one in pair]
     path.write_text("\n".join(line for one in both for line in one) + "\n")
     return f"read twice as {names[0]} and {names[1]}, {'one file behind the other' if behind else 'in turn'}"
+
+
+def call_genes_otherwise(path: Path, rng: Generator) -> str:
+    """By numbers, with or without a column that names them; with a prefix or an ending; or counts become fractions."""
+    with h5py.File(path, "r+") as root:
+        names = root["var/_index"].asstr()[()]
+        kind = pick(rng, ["numbers", "numbers and names", "affix", "fractions"])
+        if kind == "fractions":
+            share = root["X"][()] * 10.0 ** -rng.integers(1, 6)
+            root["X"][...] = pick(rng, [share, share / share.sum(1, keepdims=True)])
+            return "counts are scaled to fractions"
+        if kind == "affix":
+            before, behind = pick(rng, ["", "GRCh38_", "hg19_", "mm10___", "gene:"]), pick(rng, ["", "_HUMAN", "|x"])
+            root["var/_index"][...] = [f"{before}{name}{behind}" for name in names]
+            return f"genes with {before!r} before and {behind!r} behind"
+        numbers = np.sort(rng.choice(pick(rng, [len(names), 60_000]), len(names), replace=False))
+        root["var/_index"][...] = numbers.astype(str).tolist()
+        if kind == "numbers and names":
+            column = pick(rng, ["feature_name", "gene_symbols", "gene_name", "Symbol"])
+            held = root["var"].create_dataset(column, data=names.tolist(), dtype=h5py.string_dtype())
+            held.attrs.update({"encoding-type": "string-array", "encoding-version": "0.2.0"})
+            root["var"].attrs["column-order"] = [*root["var"].attrs["column-order"], column]
+        return f"genes are called by {kind}"

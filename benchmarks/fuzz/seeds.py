@@ -382,6 +382,13 @@ def h5ad_csc(path: Path, rng: Generator) -> None:
     h5ad(path, rng, "csc")
 
 
+def named_cells(path: Path, rng: Generator) -> None:
+    h5ad(path, rng)
+    with h5py.File(path, "r+") as root:
+        root["var/_index"][...] = SYMBOLS[:GENES]
+        np.save(path.with_name("truth.npy"), root["X"][()])
+
+
 def tenx(path: Path, rng: Generator) -> None:
     """As Cell Ranger 3 lays it out: genes x cells, columns compressed, so that a column is a cell."""
     held = sp.csc_matrix(matrix_of_cells(rng).T.astype(np.int32))

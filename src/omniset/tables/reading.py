@@ -52,7 +52,7 @@ def open_sets(
     | path | sets |
     |---|---|
     | .parquet, .csv, .tsv, the last two also compressed | `SetTable` |
-    | .h5ad, or a zarr store | `omniset.tables.cells.open_cells` |
+    | .h5ad, a zarr store, or a folder of 10x | `omniset.tables.cells.open_cells` |
     | .fcs, or a folder of them | `omniset.tables.fcs.open_fcs` |
     | .biom, or with `vectors` a table of counts | `omniset.tables.abundances.open_abundances` |
     | .h5, .hdf5, .npy, .pt, or a folder of them | `omniset.tables.folders.open_folder` |
@@ -134,7 +134,7 @@ def _require_table(path: Path) -> None:
 
 def _kind_of(path: Path) -> str:
     ending = path.suffix.lower()
-    if ending in (".h5ad", ".zarr"):
+    if ending in (".h5ad", ".zarr") or any(any(path.glob(files)) for files in ("*.mtx*", "*/*.mtx*")):  # of 10x
         return "cells"
     if ending == ".biom":
         return "counts"
