@@ -16,14 +16,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from omniset.genomes.calibration import Level, PerFamily, Present, Rule
+from omniset.genomes.calibration import Level, PerFamily, Present, Rule, size_interval
 from omniset.genomes.contigs import FOREIGN
 from omniset.genomes.metadata import Quality
 from omniset.genomes.model import EvidenceModel
 from omniset.genomes.noise import Observed
 from omniset.genomes.readers import Genome
 from omniset.genomes.references import SURE
-from omniset.genomes.size_interval import size_interval
 from omniset.genomes.training import COMPLETENESS, CONTAMINATION
 from omniset.tables.doubts import judge_join
 

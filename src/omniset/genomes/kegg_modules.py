@@ -285,15 +285,18 @@ def _entries(file: TextFile) -> Iterator[tuple[int, str, str, str]]:
     entry: dict[str, str] = {}
     field, begin = "", 0
     for row, line in file.lines():
-        if line.startswith("///"):
+        if line.startswith(("///", "ENTRY ", "ENTRY\t")):
             if entry:
                 yield _entry(file, begin, entry)
             entry, field = {}, ""
+        if line.startswith("///"):
             continue
         if line[:1].strip():
-            field, _, text = line.partition(" ")
+            field, *text = line.split(None, 1)
             begin = row if field == "ENTRY" else begin
-            entry[field] = text.strip()
+            if field == "DEFINITION" and field in entry:
+                raise file.error(row, "DEFINITION is there twice in an entry: indent the lines that continue it")
+            entry[field] = "".join(text).strip()
         elif field:
             entry[field] = f"{entry[field]} {line.strip()}"
     if entry:
@@ -313,7 +316,7 @@ def _rows(path: str | Path) -> Iterator[tuple[int, str, str, str]]:
     if module is not None and definition is not None:
         columns = [module, definition, *([] if (at := sheet.first(["name", "title"])) is None else [at])]
         for row, (name, text, *title) in sheet.records(columns, False):
-            yield row, name, "".join(title), text
+            yield row, name.removeprefix("md:"), "".join(title), text
         return
     pathway, family = sheet.first(["pathway", "module", "set"]), sheet.first(["family", "ko", "gene_family"])
     if pathway is None or family is None:
