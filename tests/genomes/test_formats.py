@@ -302,6 +302,7 @@ ORTHOFINDER = "Orthogroup\tA\tB\tC\tTotal\n" + "".join(
     f"{f'OG{f}' if f < 7 else 'Total'}\t" + "\t".join(map(str, row)) + "\n" for f, row in enumerate(SUMMED)
 )
 TURNED = "\n".join("\t".join(cells) for cells in zip(*(x.split("\t") for x in ORTHOFINDER.splitlines()), strict=True))
+TINY = "genome\tCOG0001\tCOG0002\nA\t2\t0\nB\t0\t1\n"
 AB = [("A", {"K00001": 1}), ("B", {"K00002": 1})]
 SUM = "is the sum of all others and was left out"
 # As tools and people write them: what is read, and what is said of it.
@@ -318,6 +319,11 @@ READ = {
     "eggNOG 1": (EGGNOG1, [("t", {"COG0001": 1})], []),
     "reads": ("genome,K00001,K00002,K00003,K00004,K00005\nA,99,98,3,50,20\n", None, ["1 genomes have more than 10"]),
     "sizes": ("genome,bp,K00001,K00002,K00003\nA,4000,1,1,1\nB,3000,0,1,2\n", None, ["column 'bp' is no identifier"]),
+    "no sum": (TINY + "Total\t2\t1\n", None, ["genomes such as 'Total' seem to be sums: leave them out"]),
+    "case": (TINY.replace("\nB", "\na"), None, ["1 genomes such as 'a' differ from another one ('A') in case or"]),
+    "case of families": (TINY.replace("COG0002", "cog0001"), None, ["1 families such as 'cog0001' differ from"]),
+    "spreadsheet": (TINY.replace("COG0002", "2-Mar"), None, ["'2-Mar' seem to be what a spreadsheet made of names"]),
+    "amounts": ("genome\tfamily\tabundance\nA\tx\t3\n", [("A", {"x": 1})], ["rename column 'abundance' to count if"]),
     "numbers": ("cluster,A,B\n1,1,2\n2,0,1\n", [("A", {"1": 1}), ("B", {"1": 2, "2": 1})], ["have the names 1 to 2"]),
 }  # fmt: skip
 

@@ -4,7 +4,7 @@ are, from which on a change is right often enough, how far the sizes of genomes 
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import product
 from operator import mul
 from typing import Any
@@ -297,10 +297,6 @@ def _between(grid: list[float], value: float) -> list[tuple[float, float]]:
     upper = next(i for i, g in enumerate(grid) if g >= value)
     share = (value - grid[upper - 1]) / (grid[upper] - grid[upper - 1])
     return [(grid[upper - 1], 1 - share), (grid[upper], share)]
-
-
-def to_json(levels: list[Level]) -> list[dict[str, Any]]:
-    return [asdict(level) for level in levels]
 
 
 def of_json(values: list[dict[str, Any]]) -> list[Level]:
