@@ -33,8 +33,8 @@ ALIASES = {"superkingdom": "domain", "kingdom": "domain"}
 WHOLE = 99.0  # percent, at least, of a genome that is taken for whole: what it lacks is absent
 SEVERAL = re.compile(r"[;,|\s][dkpcofgs]__")  # another rank's name within a name
 PARTS = re.compile(r"[a-z].*[;|]|[dk]__|[;|].*[a-z]", re.IGNORECASE)  # of a lineage
-ABOVE = re.compile(r"(?:r__)?root$|cellular organisms$", re.IGNORECASE)  # the domains
-ENDS = {"aceae": 4, "ales": 3}  # of names of families and orders, and where these stand
+ABOVE = re.compile(r"(?:(?:r__)?root|cellular organisms|\w+ati|.* group)$", re.IGNORECASE)  # none of our ranks
+ENDS = {4: re.compile(r"\w+aceae"), 3: re.compile(r"\w+ales")}  # names of families and of orders, and where they stand
 NO_TAXON = re.compile(  # words that genomes of many taxa have
     r"|na|nan|none|n/a|-|no support|not classified|(?:un(?:classified|assigned|known|cultured|identified)\b.*)"
     r"|incertae[ _]sedis|metagenome",
@@ -67,12 +67,12 @@ def read_qualities(path: str | Path) -> pd.DataFrame:
     if contamination is not None:
         sheet.need([sheet.keys[contamination]], "contamination")
     at = [i for i in (completeness, contamination) if i is not None]
-    general, used = sheet.first(["completeness_general"]), sheet.first(["completeness_model_used"])
-    both = general is not None and used is not None and sheet.keys[completeness] == "completeness_specific"
-    names, rows, texts = _column_of_names(sheet, genome, [*at, general, used] if both else at)
+    models = [i for name in ("general", "model_used") if (i := sheet.first([f"completeness_{name}"])) is not None]
+    models *= len(models) == 2 and sheet.keys[completeness] == "completeness_specific"
+    names, rows, texts = _column_of_names(sheet, genome, [*at, *models])
     values = np.full((len(names), 2), np.nan)
     for number, (row, fields) in enumerate(zip(rows, texts, strict=True)):
-        if both and "General" in fields.pop():  # CheckM2 says which of its two models fits
+        if models and "General" in fields.pop():  # CheckM2 says which of its two models fits
             fields[0] = fields[-1]
         for which, text in enumerate(fields[: len(at)]):
             values[number, which] = _percent(sheet, row, at[which], text, 100.0 if which == 0 else np.inf)
@@ -195,14 +195,14 @@ def _is_of_others(rank: str, text: str) -> bool:
 def _lineage(sheet: Sheet, row: int, column: int, text: str) -> list[str | None]:
     ranks: list[str | None] = [None] * len(RANKS)
     parts = [_common_prefix(part.strip()) for part in text.split(";" if ";" in text else "|")]
-    if ABOVE.match(parts[0]):  # NCBI's: kingdoms and groups stand among its ranks
-        parts = [part for part in parts if not (ABOVE.match(part) or part.endswith(("ati", " group")))] or [""]
+    if ABOVE.match(parts[0]):  # NCBI's: kingdoms and groups stand among the ranks
+        parts = [part for part in parts if not ABOVE.match(part)] or [""]
     prefixed = [bool(re.match(r"[dkpcofgs]__", part)) for part in parts]
     if not any(prefixed) and (len(parts) < 2 or len(parts) > len(RANKS)):
         if len(parts) > len(RANKS):
             raise _no_lineage(sheet, row, column, text)
         return ranks  # nothing, or words such as Unclassified
-    shifted = any(part.endswith(end) and at != rank for at, part in enumerate(parts) for end, rank in ENDS.items())
+    shifted = any(at != rank and name.fullmatch(part) for at, part in enumerate(parts) for rank, name in ENDS.items())
     if not any(prefixed) and (shifted or all(part.isdigit() for part in parts)):
         raise _no_lineage(sheet, row, column, text)
     domain = any(part.startswith("d__") for part in parts)
