@@ -276,11 +276,7 @@ def test_the_side_of_models_without_accessions(program, said, tmp_path):
 
 
 def test_folders_and_lists_of_kos(tmp_path):
-    write(tmp_path / "koala" / "user_ko.txt", MAPPER)
-    for name in ("binA", "binB"):
-        (tmp_path / name).mkdir()
-        write(tmp_path / name / "user_ko.txt", MAPPER)
-    files = [tmp_path / name / "user_ko.txt" for name in ("binA", "binB")]
+    files = [write(tmp_path / name / "user_ko.txt", MAPPER) for name in ("binA", "binB")]
     assert content(GenomeFile(files)) == [("binA", KOS), ("binB", KOS)]
     write(tmp_path / "lists" / "A.txt", "K00002\nK00001\nK00002\n")
     write(tmp_path / "lists" / "B.txt", "")

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 
 import numpy as np
@@ -285,10 +285,12 @@ def _resolve(
 def _entries(file: TextFile) -> Iterator[tuple[int, str, str, str]]:
     entry: dict[str, str] = {}
     field, begin = "", 0
-    for row, line in file.lines():
-        if line.startswith(("///", "ENTRY ", "ENTRY\t")):
-            if entry:
-                yield _entry(file, begin, entry)
+    for row, line in chain(file.lines(), [(0, "///")]):
+        if line.startswith(("///", "ENTRY ", "ENTRY\t")) and entry:  # files that were joined may lack the end of one
+            for part in ("ENTRY", "DEFINITION"):
+                if not entry.get(part):
+                    raise file.error(begin, f"an entry has no {part}")
+            yield begin, entry["ENTRY"].split()[0], entry.get("NAME", ""), entry["DEFINITION"]
             entry, field = {}, ""
         if line.startswith("///"):
             continue
@@ -300,15 +302,6 @@ def _entries(file: TextFile) -> Iterator[tuple[int, str, str, str]]:
             entry[field] = "".join(text).strip()
         elif field:
             entry[field] = f"{entry[field]} {line.strip()}"
-    if entry:
-        yield _entry(file, begin, entry)
-
-
-def _entry(file: TextFile, row: int, entry: Mapping[str, str]) -> tuple[int, str, str, str]:
-    for part in ("ENTRY", "DEFINITION"):
-        if not entry.get(part):
-            raise file.error(row, f"an entry has no {part}")
-    return row, entry["ENTRY"].split()[0], entry.get("NAME", ""), entry["DEFINITION"]
 
 
 def _rows(path: str | Path) -> Iterator[tuple[int, str, str, str]]:
