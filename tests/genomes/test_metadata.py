@@ -72,10 +72,7 @@ FRACTIONS = CHECKM2.replace("95.5", "1.0").replace("50\t", ".5\t")
         (CHECKM2 + "\t1\t1\tx\n", "line 4: column 'Name' is empty"),
         (FRACTIONS, "column 'Completeness' is at most 1, so it seems to hold fractions: multiply completeness by"),
         (FRACTIONS.replace("120.25", ".5"), "so it seems to hold fractions: multiply completeness and contamination"),
-        (
-            CHECKM2.replace("Name", "Who"),
-            "has no column with genomes .named genome_id, .*, it has 'Who', 'Comp.*rename it",
-        ),
+        (CHECKM2.replace("Name", "Who"), "has no column with genomes .named genome_id, .* it has 'Who', .*rename it"),
         (CHECKM2.replace("Completeness\t", "Full\t"), "has no column with completeness, it has 'Name', 'Full'"),
         ("Name\tCompleteness\tCompleteness\nA\t95\t40\n", "has two columns 'Completeness': leave one of them out"),
         ("Name\tCompleteness\n", "has no genomes"),
@@ -169,7 +166,7 @@ def test_kingdoms_beneath_domains_are_none_of_our_ranks(tmp_path):
         ("genome\tcolour\nA\tred\n", "has no column with lineages .gtdb_taxonomy, .* it has 'genome', 'colour'"),
         (
             "genome" + ("\t" + "x" * 99) * 20 + "\nA" + "\tb" * 20 + "\n",
-            "has no column with lineages .* it has 'genome', ('x+...', ){4}'x+...' and 15 more$",
+            "has .* 'genome', ('x+...', ){4}'x+...' and 15 more$",
         ),
         ("who\ttaxonomy\nA\td__B;p__\n", "has no column with genomes"),
         (TAXONOMIES["GTDB-Tk"] + "A\t\t\n", "line 4: genome 'A' is there twice"),
