@@ -142,6 +142,9 @@ def _genomes(path: Path) -> None:
         must(len(set(table.families)) == len(table.families), "families are not distinct")
         must((table.counts.data > 0).all(), "counts are not above 0")
         must(table.counts.shape == (len(table.names), len(table.families)), "counts are not genomes x families")
+        if "Total" in table.names and len(table.families) > 7 and len(table.names) > 4:
+            *others, total = table.counts.toarray()  # as it was written; what was changed may be no sum
+            must(table.names[-1] != "Total" or (np.sum(others, 0) != total).any(), "a column of sums is a genome")
 
     with _stopped(GenomeCompleter, "fit", check):
         commands.fit(path, out=Path("run"), progress=False)
@@ -369,6 +372,7 @@ FORMATS: dict[str, Format] = {
     "genomes/wide.csv": Format("wide.csv", S.wide, _genomes),
     "genomes/wide.parquet": Format("wide.parquet", S.wide, _genomes),
     "genomes/transposed.tsv": Format("turned.tsv", S.transposed, _genomes),
+    "genomes/totals": Format("Orthogroups.GeneCount.tsv", S.totals, _genomes),
     "genomes/rtab": Format("gene_presence_absence.Rtab", S.transposed, _genomes, packs=True),
     "genomes/picrust2": Format("picrust.tsv", S.picrust2, _genomes, packs=True),
     "genomes/long.tsv": Format("long.tsv", S.long, _genomes),

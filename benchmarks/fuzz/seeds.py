@@ -182,6 +182,14 @@ def transposed(path: Path, rng: Generator) -> None:
     write_table(path, [(first, *GENOMES), *zip(families, *counts(rng), strict=True)])
 
 
+def totals(path: Path, rng: Generator) -> None:
+    """With a column of sums, as OrthoFinder's counts."""
+    of = counts(rng)
+    write_table(
+        path, [("family", *GENOMES, "Total"), *zip(FAMILIES, *of, map(sum, zip(*of, strict=True)), strict=True)]
+    )
+
+
 def picrust2(path: Path, rng: Generator) -> None:
     kos = [f"ko:K{i:05d}" for i in range(1, 10)]
     rows = [(name, *c, 0.1) for name, c in zip(GENOMES, counts(rng), strict=True)]

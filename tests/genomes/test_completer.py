@@ -104,24 +104,14 @@ OTHERS = TAXONOMY.assign(phylum=["p__X;p__Y", "c__X", *["p__X"] * 22])
     ("options", "frame", "taxonomy", "message"),
     [
         ({"architecture": "lstm"}, FRAME, TAXONOMY, "architecture must be one of evidence, seed, got 'lstm'"),
-        (
-            {"clade": "order"},
-            FRAME,
-            TAXONOMY,
-            "there is no validation genome: 3 clades of rank 'order' cannot be split",
-        ),
+        ({"clade": "order"}, FRAME, TAXONOMY, "no validation genome: 3 clades of rank 'order' cannot be split"),
         (
             {},
             pd.DataFrame(np.eye(9, dtype=int)).add_prefix("f"),
             None,
             "table: 0 of 9 families, such as 'f0', are in two",
         ),
-        (
-            {},
-            FRAME,
-            TAXONOMY.add_prefix("RS1_", axis=0),
-            "24 of 24 genomes are not in the taxonomy.*all begin with 'RS1_'",
-        ),
+        ({}, FRAME, TAXONOMY.add_prefix("RS1_", axis=0), "24 of 24 genomes are not in the tax.*all begin with 'RS1_'"),
         ({}, FRAME, TAXONOMY[:8], "16 of 24 genomes are not in the taxonomy, such as 'g08'"),
         ({}, FRAME[:7], TAXONOMY, "table has 7 genomes, at least 8 are needed"),
         ({}, FRAME, OTHERS, "taxonomy of genome 'g00': phylum is 'p__X;p__Y', it must be one name, of this rank"),

@@ -4,6 +4,7 @@ import gzip
 import re
 from collections import Counter
 
+import numpy as np
 import pytest
 from genome_oracle import content, write
 
@@ -42,6 +43,7 @@ EGGNOG20 = (
     "\tKEGG_ko\tBiGG_Reaction\n"
     "g1\t1.A\t1e-9\t9\tBacteria\themL\t\t\tko:K01845\t\tBacteria\tCOG0001@1|root,COG0001@2|Bacteria\tNA|NA|NA\tH\tFirst\n"
 )
+EGGNOG1 = "#query_name\tseed_eggNOG_ortholog\tKEGG_KOs\tOGs\ng\t1.A\tK9\t0X@aciNOG,COG0001@NOG\n"
 COGCLASSIFIER = (
     "QUERY_ID\tCOG_ID\tCDD_ID\tEVALUE\tIDENTITY\tGENE_NAME\tCOG_NAME\tCOG_LETTER\tCOG_DESCRIPTION\n"
     "p1\tCOG0527\t223601\t0.0\t46.97\tMetL1\tAspartate kinase\tE\tAmino acid transport\n"
@@ -274,11 +276,7 @@ def test_the_side_of_models_without_accessions(program, said, tmp_path):
 
 
 def test_folders_and_lists_of_kos(tmp_path):
-    write(tmp_path / "koala" / "user_ko.txt", MAPPER)
-    for name in ("binA", "binB"):
-        (tmp_path / name).mkdir()
-        write(tmp_path / name / "user_ko.txt", MAPPER)
-    files = [tmp_path / name / "user_ko.txt" for name in ("binA", "binB")]
+    files = [write(tmp_path / name / "user_ko.txt", MAPPER) for name in ("binA", "binB")]
     assert content(GenomeFile(files)) == [("binA", KOS), ("binB", KOS)]
     write(tmp_path / "lists" / "A.txt", "K00002\nK00001\nK00002\n")
     write(tmp_path / "lists" / "B.txt", "")
@@ -288,20 +286,65 @@ def test_folders_and_lists_of_kos(tmp_path):
 
 
 def test_eggnog_without_its_header(tmp_path):
-    row = [
-        "c_1",
-        "1.A",
-        "1e-9",
-        "99",
-        "COG0001@1|root,COG0009@2|Bacteria",
-        "2|Bacteria",
-        "H",
-        "First",
-        *["-"] * 12,
-        "x",
-    ]
-    file = GenomeFile(write(tmp_path / "A.tsv", "\n".join("\t".join([f"c_{n}", *row[1:]]) for n in (1, 2)) + "\n"))
+    row = f"1.A 1e-9 99 COG0001@1|root,COG0009@2|Bacteria 2|Bacteria H First{' -' * 12} x".split(" ")
+    file = GenomeFile(write(tmp_path / "A.tsv", "\n".join("\t".join([f"c_{n}", *row]) for n in (1, 2)) + "\n"))
     assert (file.format, content(file)) == ("eggnog", [("A", {"COG0001": 2})])
+
+
+COUNTED = [(1, 2, 1), (0, 1, 1), (3, 1, 0), (1, 1, 1), (2, 2, 2), (1, 0, 2), (1, 1, 2)]  # of A, B and C
+ABC = [(g, {f"OG{f}": row[at] for f, row in enumerate(COUNTED) if row[at]}) for at, g in enumerate("ABC")]
+SUMMED = [(*row, sum(row)) for row in [*COUNTED, tuple(map(sum, zip(*COUNTED, strict=True)))]]
+ORTHOFINDER = "Orthogroup\tA\tB\tC\tTotal\n" + "".join(
+    f"{f'OG{f}' if f < 7 else 'Total'}\t" + "\t".join(map(str, row)) + "\n" for f, row in enumerate(SUMMED)
+)
+TURNED = "\n".join("\t".join(cells) for cells in zip(*(x.split("\t") for x in ORTHOFINDER.splitlines()), strict=True))
+TINY = "genome\tCOG0001\tCOG0002\nA\t2\t0\nB\t0\t1\n"
+AB = [("A", {"K00001": 1}), ("B", {"K00002": 1})]
+SUM = "is the sum of all others and was left out"
+# As tools and people write them: what is read, and what is said of it.
+READ = {
+    "OrthoFinder": (ORTHOFINDER.replace("Total\t10", "OG7\t10").rsplit("\n", 2)[0] + "\n", ABC, [f"'Total' {SUM}"]),
+    "sums below and beside": (ORTHOFINDER, ABC, [f"genome 'Total' {SUM}", f"family 'Total' {SUM}"]),
+    "sums, turned": (TURNED.replace("Orthogroup", "genome"), ABC, [f"family 'Total' {SUM}", f"genome 'Total' {SUM}"]),
+    "present": ("genome,K00001,K00002\nA,present,absent\nB,-,yes\n", AB, []),
+    "crosses": ("genome,K00001,K00002\nA,x,\nB,,+\n", AB, ["2 empty cells"]),
+    "melted": ("genome\tKO\ttpm\nA\tK00001\t9.5\nA\tK00002\t0.0\nB\tK00002\t1\n", AB, ["1 rows say that"]),
+    "described": ("function\tdescription\tA\tB\nK00001\ta b\t1\t0\nK00002\tc\t0\t1\n", AB, []),
+    "BV-BRC": ("Genome\tGenome ID\tPGfam ID\tGene\nE\tA\tK00001\tx\nE\tB\tK00002\ty\n", AB, []),
+    "anvi'o hits": ("enzyme\tgenome_name\tcontig\nK00001\tA\tc1\nK00002\tB\tc1\n", AB, []),
+    "eggNOG 1": (EGGNOG1, [("t", {"COG0001": 1})], []),
+    "reads": ("genome,K00001,K00002,K00003,K00004,K00005\nA,99,98,3,50,20\n", None, ["1 genomes have more than 10"]),
+    "sizes": ("genome,bp,K00001,K00002,K00003\nA,4000,1,1,1\nB,3000,0,1,2\n", None, ["column 'bp' is no identifier"]),
+    "no sum": (TINY + "Total\t2\t1\n", None, ["genomes such as 'Total' seem to be sums: leave them out"]),
+    "case": (TINY.replace("\nB", "\na"), None, ["1 genomes such as 'a' differ from another one ('A') in case or"]),
+    "case of families": (TINY.replace("COG0002", "cog0001"), None, ["1 families such as 'cog0001' differ from"]),
+    "spreadsheet": (TINY.replace("COG0002", "2-Mar"), None, ["'2-Mar' seem to be what a spreadsheet made of names"]),
+    "amounts": ("genome\tfamily\tabundance\nA\tx\t3\n", [("A", {"x": 1})], ["rename column 'abundance' to count if"]),
+    "numbers": ("cluster,A,B\n1,1,2\n2,0,1\n", [("A", {"1": 1}), ("B", {"1": 2, "2": 1})], ["have the names 1 to 2"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", READ)
+def test_tables_that_could_be_misread(kind, tmp_path):
+    text, genomes, said = READ[kind]
+    file = GenomeFile(write(tmp_path / "t.tsv", text))
+    found = content(file)
+    assert genomes is None or found == genomes
+    assert len(file.warnings) == len(said), file.warnings
+    assert all(part in warning for part, warning in zip(said, file.warnings, strict=True))
+
+
+@pytest.mark.parametrize("name", ["{}|gene_{}", "{}~k141_{}_1", "{}_k141_1_{}", "bin.{}.c_1_{}", "{}_{:05}"])
+def test_pooled_genomes_are_told_and_one_genome_is_none(name, tmp_path):
+    genes = [(which, gene) for which in ("X", "Y", "Z") for gene in range(90) if (gene + ord(which)) % 5]
+    text = "".join(f"{name.format(which, gene)}\tK{gene:05}\n" for which, gene in genes)
+    file = GenomeFile(write(tmp_path / "A.ko", text))
+    assert [name for name, _ in content(file)] == ["A"]
+    assert "as 3 genomes do, and were taken for one: split the file by these" in file.warnings[0]
+    random = np.random.default_rng(0).integers(0, 150, 270)  # genes with copies anywhere, as of one genome
+    text = "".join(f"{name.format('XYZ'[at % 3], at)}\tK{gene:05}\n" for at, gene in enumerate(random))
+    file = GenomeFile(write(tmp_path / "A.ko", text))
+    assert (len(content(file)), file.warnings) == (1, [])
 
 
 HDF5 = b"\x89HDF\r\n\x1a\n" + bytes(99)
@@ -326,17 +369,15 @@ BAD = [
     ("A.txt", MAPPER, {"format": "long"}, "has no column with genomes, it has 'gene1'"),
     ("A.txt", "".join(f"bin1\tK{n:05}\n" for n in range(60)), {}, "line 51: 'bin1' has more than 50 KOs: where .* gen"),
     ("A.txt", TBLOUT.replace("query name", "tlen query name") + HMMSCAN, {}, "has a row for each domain .--domtblout"),
-    (
-        "A.txt",
-        TBLOUT + "a - b - 1e-9 50\n",
-        {},
-        "has hits of 'a' and 'b' without accessions, .* '# Program: hmmsearch'",
-    ),
+    ("A.txt", TBLOUT + "a - b - 1e-9 50\n", {}, "has hits of 'a' and 'b' without accessions, .*'# Program: hmmsearch'"),
     ("A.tsv", "\tfasta\tscaffold\tpeptidase_id\nb1_1\tb1\ts1\tM\n", {}, "has no KO, CAZy or Pfam: run DRAM annotate"),
     ("A.ko", "g1\tK00001\ng2 K00002\n", {}, "line 2: has one field, 'g2 K00002': gene and KO must be separated"),
     ("A.ko", "g1\tK00001\ng2\tK00002/x\n", {}, "is of no known format"),
     ("A.txt", COGCLASSIFIER + "p9\n", {}, "line 5: has 1 fields, the header has 9: is the file cut off?"),
     ("A.txt", COGCLASSIFIER.replace("COG0083", "c8"), {}, "line 3: column 'COG_ID' is 'c8', it must"),
+    ("t.tsv", "allele_name\tgene_family\tA\ng_1\tg\ta1\n", {}, "lists names of genes: give what PIRATE_to_Rtab.pl"),
+    ("t.tsv", "# feature\tassembly\tlocus_tag\nCDS\tA\tt1\n", {}, "lists features, which are no families: annotate"),
+    ("t.tsv", "Orthogroup\tA\tB\nOG0\ta1, a2\tb1\n", {}, "is of no known format: .* counts in place of names of genes"),
     ("t.biom", HDF5, {}, "is an HDF5 file, such as BIOM or h5ad: .* biom convert --to-tsv"),
     ("t.biom", '{"format": "Biological Observation Matrix 1.0.0"}', {}, "is JSON, such as BIOM 1.0"),
     ("t.csv", b"PK\x03\x04" + bytes(99), {}, "is a zip archive, such as an Excel workbook: save the sheet as CSV"),

@@ -14,6 +14,9 @@ QUALITIES = {
     "GTDB": "accession\tcheckm_completeness\tcheckm2_completeness\tcheckm2_contamination\tcheckm_contamination\n"
     "A\t1\t95.5\t0\t2\nB\t1\t50\t120.25\t2\n",
     "upper case, csv": "GENOME,CONTAMINATION,COMPLETENESS\nA,0,95.5%\nB,120.25,50\n",
+    "CheckM2, both models": "Name\tCompleteness_General\tContamination\tCompleteness_Specific\tCompleteness_"
+    "Model_Used\nA\t95.5\t0\t9\tGradient Boost (General Model)\nB\t9\t120.25\t50\tNeural Network (Specific Model)\n",
+    "anvi'o": "bins\tpercent_completion\tpercent_redundancy\nA\t95.5\t0\nB\t50\t120.25\n",
     "index": ",completeness,contamination\nA,95.5,0\nB,50,120.25\n",
 }
 
@@ -69,10 +72,7 @@ FRACTIONS = CHECKM2.replace("95.5", "1.0").replace("50\t", ".5\t")
         (CHECKM2 + "\t1\t1\tx\n", "line 4: column 'Name' is empty"),
         (FRACTIONS, "column 'Completeness' is at most 1, so it seems to hold fractions: multiply completeness by"),
         (FRACTIONS.replace("120.25", ".5"), "so it seems to hold fractions: multiply completeness and contamination"),
-        (
-            CHECKM2.replace("Name", "Who"),
-            "has no column with genomes .named genome, .*, it has 'Who', 'Comp.*rename it",
-        ),
+        (CHECKM2.replace("Name", "Who"), "has no column with genomes .named genome_id, .* it has 'Who', .*rename it"),
         (CHECKM2.replace("Completeness\t", "Full\t"), "has no column with completeness, it has 'Name', 'Full'"),
         ("Name\tCompleteness\tCompleteness\nA\t95\t40\n", "has two columns 'Completeness': leave one of them out"),
         ("Name\tCompleteness\n", "has no genomes"),
@@ -98,6 +98,11 @@ TAXONOMIES = {
     "words": f"#genome\tLineage\nA\t{'; '.join(KNOWN)}\nB\tBacteria;Bacillota\n",
     "NCBI": f"genome\ttaxonomy\nA\tcellular organisms;Archaea;Thermoproteati;{';'.join(KNOWN[1:])}\n"
     "B\tcellular organisms; Bacteria; Bacillati; Bacillota\n",
+    "NCBI, groups": f"genome\ttaxonomy\nA\troot;cellular organisms;Archaea;TACK group;{';'.join(KNOWN[1:])}\n"
+    "B\tcellular organisms;Bacteria;Bacillota;unclassified Bacillota;uncultured\n",
+    "BAT": "# bin_classification_lineage_superkingdom_phylum_class_order_family_genus_species\n"
+    f"A_taxid assigned_1;131567;2157_{': 0.97_'.join(k.replace('_', '-') for k in KNOWN)}: 1.00\n"
+    "B_taxid assigned_1;2_Bacteria: 1.00_Bacillota_no support_NA___\n".replace("_", "\t").replace("-", "_"),
     "columns": "genome,Superkingdom,Phylum,Class,Order,Family,Genus,Species\n"
     + f"A,{','.join(KNOWN)}\nB,Bacteria,Bacillota,,,NA,,\n",
 }
@@ -144,6 +149,11 @@ def test_kingdoms_beneath_domains_are_none_of_our_ranks(tmp_path):
                 ("d__B;d__B;p__X", "has the rank domain twice"),
                 ("d__B,p__X,c__Y", "is 'd__B,p__X,c__Y', it must be a lineage"),
                 ("d__B;Bacilli", "is 'd__B;Bacilli', it must be a lineage"),
+                (
+                    "Bacteria;Bacillota;Bacillales;Bacillaceae",
+                    "is 'Bac.*, it must be a lineage .* none left out between",
+                ),
+                ("131567;2;1239", "is '131567;2;1239', it must be a lineage"),
                 ("a;b;c;d;e;f;g;h", "is 'a;b;c;d;e;f;g;h', it must be a lineage"),
             )
         ),
@@ -151,10 +161,12 @@ def test_kingdoms_beneath_domains_are_none_of_our_ranks(tmp_path):
         ("genome\tphylum\nA\tp__X\nB\tp__X;p__Y\n", "line 3: column 'phylum' is 'p__X;p__Y', it must"),
         ("genome\tphylum\nA\tc__Y\n", "line 2: column 'phylum' is 'c__Y', it must be one name, of this rank"),
         ("genome\tphylum\tPhylum\nA\tX\tY\n", "has two columns of the rank 'phylum': leave one of them out"),
+        ("genome\ttaxonomy\nA\t562\n", "line 2: column 'taxonomy' is '562', it must be a lineage"),
+        (TAXONOMIES["GTDB-Tk"] * 2, "line 4: is the header again: remove this line"),
         ("genome\tcolour\nA\tred\n", "has no column with lineages .gtdb_taxonomy, .* it has 'genome', 'colour'"),
         (
             "genome" + ("\t" + "x" * 99) * 20 + "\nA" + "\tb" * 20 + "\n",
-            "has no column with lineages .* it has 'genome', ('x+...', ){4}'x+...' and 15 more$",
+            "has .* 'genome', ('x+...', ){4}'x+...' and 15 more$",
         ),
         ("who\ttaxonomy\nA\td__B;p__\n", "has no column with genomes"),
         (TAXONOMIES["GTDB-Tk"] + "A\t\t\n", "line 4: genome 'A' is there twice"),

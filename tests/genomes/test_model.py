@@ -17,7 +17,7 @@ from genome_oracle import (
 )
 
 from omniset.genomes import training
-from omniset.genomes.model import PARTS, facts
+from omniset.genomes.model import PARTS, balance, facts
 from omniset.genomes.noise import Recovery
 from omniset.genomes.references import Compared
 from omniset.genomes.training import Clades, Genomes, mix
@@ -171,7 +171,7 @@ def test_it_starts_as_the_simple_methods():
     model = suite_of(["evidence"], random=False)["evidence"]
     observed, prior = genomes_of_all_sizes(), model.noise.prior()
     parts, about = model.parts(observed)
-    weights, shift = model.balance(observed, about)
+    weights, shift = balance(model.mixture, about[:, None], observed.present)
     assert torch.allclose(weights, torch.full((11, FAMILIES, 4), 1 / 4).double())
     assert not shift.any()
     bayes = prior + model.noise.evidence(observed)
@@ -227,7 +227,7 @@ def test_weights_are_fitted_to_genomes_kept_back(part, monkeypatch):
     assert len(model.references.presence) == 23
     for _, closeness, company, right in (far, near, both):
         about = torch.tensor([[1.0, 0.1, closeness, 0.0, company], [1.0, 0.4, closeness, 0.0, company]])
-        weights, _ = model.balance(observed_of(counts[:2], 0.7, 0.05), about)
+        weights, _ = balance(model.mixture, about[:, None], observed_of(counts[:2], 0.7, 0.05).present)
         assert (weights.argmax(2) == right).all()
         assert (weights[..., right] > 1).all()  # surer than it says: temperature
 
@@ -253,7 +253,7 @@ def test_families_that_were_not_observed_are_shifted(monkeypatch):
     monkeypatch.setattr(training, "degraded", levels)
     mix(model, Genomes(sp.csr_array(counts), clades, rows[:0], rows), seed=3)
     observed = observed_of(seen[:2].astype(int), 0.7, 0.05)
-    weights, shift = model.balance(observed, torch.tensor([[1.0, 0, 0, 0, 0]] * 2))
+    weights, shift = balance(model.mixture, torch.tensor([[[1.0, 0, 0, 0, 0]]] * 2), observed.present)
     found = torch.sigmoid(weights.sum(2) * np.log(0.25) + shift)
     w = 1 / np.bincount(rows % 7)[rows % 7]
     for here, present in ((True, seen), (False, ~seen)):

@@ -4,7 +4,7 @@ are, from which on a change is right often enough, how far the sizes of genomes 
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import product
 from operator import mul
 from typing import Any
@@ -18,7 +18,6 @@ from omniset.genomes.baselines import Method
 from omniset.genomes.metadata import is_whole
 from omniset.genomes.noise import LOSSES
 from omniset.genomes.references import References
-from omniset.genomes.size_interval import deviations
 from omniset.genomes.training import Genomes, Noisy, apply_all, degraded
 
 Probabilities = Float[np.ndarray, "genomes families"]
@@ -227,7 +226,29 @@ def precision_bounds(
     return [float(b) if n >= FEWEST else None for b, n in zip(bound, number, strict=True)]
 
 
-# ---------------------------------------------------------------------- calibration of probabilities
+# ---------------------------------------------------------------------- sizes, and calibration of probabilities
+
+
+def size_interval(log_odds: Float[np.ndarray, " families"], below: float, above: float) -> tuple[float, float, float]:
+    """Expected number of families, and its interval of 95 %, from expected - below s to expected + above s, where
+    s = sqrt(sum p (1 - p)) is the standard deviation of independent families. They are not: below and above come
+    from validation genomes, see `deviations`.
+    """
+    p = 1 / (1 + np.exp(-log_odds))
+    expected, deviation = float(p.sum()), float(np.sqrt((p * (1 - p)).sum()))
+    return expected, max(expected - below * deviation, 0.0), min(expected + above * deviation, float(len(p)))
+
+
+def deviations(
+    probability: Float[np.ndarray, "genomes families"], truth: Bool[np.ndarray, "genomes families"]
+) -> tuple[float, float]:
+    """Below and above: quantiles of 97.5 % of how far sizes lie from what is expected, in standard deviations; at least
+    1.96.
+    """
+    p = probability
+    off = (truth.sum(1) - p.sum(1)) / np.sqrt((p * (1 - p)).sum(1).clip(1e-6))
+    below, above = (max(float(np.quantile(side, 0.975)), 1.96) for side in (-off, off))
+    return below, above
 
 
 def reliability(probability: Probabilities, truth: Flags) -> tuple[float, list[tuple[int, float, float]]]:
@@ -276,10 +297,6 @@ def _between(grid: list[float], value: float) -> list[tuple[float, float]]:
     upper = next(i for i, g in enumerate(grid) if g >= value)
     share = (value - grid[upper - 1]) / (grid[upper] - grid[upper - 1])
     return [(grid[upper - 1], 1 - share), (grid[upper], share)]
-
-
-def to_json(levels: list[Level]) -> list[dict[str, Any]]:
-    return [asdict(level) for level in levels]
 
 
 def of_json(values: list[dict[str, Any]]) -> list[Level]:

@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
@@ -354,8 +355,8 @@ class GenomeCompleter(CompleterOptions, Estimator):
             "methods": self.methods_,
             "references": len(self.references_),
             "families": len(self.families_),
-            "levels": calibration.to_json(self.levels_),
-            "accessory_levels": calibration.to_json(self.accessory_levels_),
+            "levels": [*map(asdict, self.levels_)],
+            "accessory_levels": [*map(asdict, self.accessory_levels_)],
             "with_taxonomy": self.with_taxonomy_,
             "sizes": self.sizes_,
         }
@@ -435,7 +436,7 @@ class GenomeCompleter(CompleterOptions, Estimator):
                 require_finite_outputs(odds, [genome.name for genome in group], "genome")
                 for row, genome in enumerate(group):
                     counts = batch.counts[row].long().numpy()
-                    one = complete(genome, counts, odds[row], unknown[row], about[row], rule)
+                    one = complete(genome, counts, odds[row], unknown[row], *about[row], rule)
                     one.contigs = foreign[row]
                     matching.add(one)
                     yield one
@@ -449,8 +450,8 @@ class GenomeCompleter(CompleterOptions, Estimator):
     @torch.no_grad()
     def _apply(
         self, suite: Suite, batch: Observed, detection: Detection
-    ) -> tuple[Float[np.ndarray, "genomes families"], list[About]]:
-        """Log-odds of a batch, and what they depend on."""
+    ) -> tuple[Float[np.ndarray, "genomes families"], list[tuple[About, Level]]]:
+        """Log-odds of a batch, what they depend on, and what validation says of it."""
         settled, given = suite.noise.settle(batch)
         similarity = suite.references.corrected_similarity(settled, suite.noise)
         # Others that are completed together make a genome no less new.
@@ -465,7 +466,7 @@ class GenomeCompleter(CompleterOptions, Estimator):
         about = []
         for c, q, told, novelty, which in genomes:
             level = calibration.at_quality(self.levels_ if detection is None else self.accessory_levels_, c, q)
-            about.append(About(c, q, told, novelty, str(self.references_["genome"].iloc[which]), level))
+            about.append(((c, q, told, novelty, str(self.references_["genome"].iloc[which])), level))
         odds = suite[self.architecture](batch)
         if detection is not None:
             odds = odds + suite.noise.shift(batch)

@@ -16,17 +16,17 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from omniset.genomes.calibration import Level, PerFamily, Present, Rule
+from omniset.genomes.calibration import Level, PerFamily, Present, Rule, size_interval
 from omniset.genomes.contigs import FOREIGN
 from omniset.genomes.metadata import Quality
 from omniset.genomes.model import EvidenceModel
 from omniset.genomes.noise import Observed
 from omniset.genomes.readers import Genome
 from omniset.genomes.references import SURE
-from omniset.genomes.size_interval import size_interval
 from omniset.genomes.training import COMPLETENESS, CONTAMINATION
 from omniset.tables.doubts import judge_join
 
+About = tuple[float, float, bool, float, str]  # completeness, contamination, given, novelty, nearest
 NEAREST = 15  # references that are listed
 AT_ONCE = 64  # genomes without one of their families that are completed together
 MEANING = {
@@ -128,44 +128,32 @@ class Completion:
         return len(self.unknown) / max(int(self.observed.sum()) + len(self.unknown), 1)
 
 
-@dataclass
-class About:
-    """What a completion depends on beside its families; see `Completion`.
-
-    Attributes:
-        level: What validation says of genomes of this quality.
-    """
-
-    completeness: float
-    contamination: float
-    given: bool
-    novelty: float
-    nearest: str
-    level: Level
-
-
 def complete(
     genome: Genome,
     counts: Int[np.ndarray, " families"],
     log_odds: PerFamily,
     unknown: dict[str, int],
     about: About,
+    level: Level,
     rule: Rule,
 ) -> Completion:
     """Call families, and sum up. The probabilities of a genome that is far from the references are drawn towards what
     was observed.
 
     Args:
-        counts, log_odds, unknown, about: See `Completion`.
+        counts, log_odds, unknown: See `Completion`.
+        about: Its completeness, contamination, given, novelty and nearest.
+        level: What validation says of genomes of this quality.
     """
-    far = bool(about.novelty > about.level.novelty)
-    probability, size = 1 / (1 + np.exp(-log_odds)), size_interval(log_odds, about.level.below, about.level.above)
+    completeness, contamination, _, novelty, _ = about
+    far = bool(novelty > level.novelty)
+    probability, size = 1 / (1 + np.exp(-log_odds)), size_interval(log_odds, level.below, level.above)
     if far:
-        log_odds = _shrunken(log_odds, counts > 0, about)
+        log_odds = _shrunken(log_odds, counts > 0, novelty, level.novelty)
         probability = 1 / (1 + np.exp(-log_odds))
         expected = float(probability.sum())
         size = expected, min(size[1], expected), max(size[2], expected)
-    call, notes = rule.call(probability, counts > 0, about.level)
+    call, notes = rule.call(probability, counts > 0, level)
     if not counts.any():
         notes.append("no family that the model knows was observed: probabilities are the prior")
     elif far:
@@ -176,21 +164,19 @@ def complete(
     if len(unknown) > 0.1 * max(len(genome.families), 1):
         notes.append(f"{len(unknown)} of its {len(genome.families)} families are not in the vocabulary")
     lowest, highest = 100 * COMPLETENESS[0], 100 * CONTAMINATION[1]
-    if about.completeness < lowest:
-        notes.append(f"completeness {about.completeness:.1f} % is below what was trained on, {lowest:g} %")
-    if about.contamination > highest:
-        notes.append(f"contamination {about.contamination:.1f} % is above what was trained on, {highest:g} %")
-    quality = about.completeness, about.contamination, about.given
-    near = about.novelty, about.nearest, far
-    return Completion(genome.name, counts, log_odds, call, unknown, *quality, *size, *near, notes)
+    if completeness < lowest:
+        notes.append(f"completeness {completeness:.1f} % is below what was trained on, {lowest:g} %")
+    if contamination > highest:
+        notes.append(f"contamination {contamination:.1f} % is above what was trained on, {highest:g} %")
+    return Completion(genome.name, counts, log_odds, call, unknown, *about[:3], *size, *about[3:], far, notes)
 
 
-def _shrunken(log_odds: PerFamily, observed: Present, about: About) -> PerFamily:
+def _shrunken(log_odds: PerFamily, observed: Present, novelty: float, most: float) -> PerFamily:
     """Log-odds of (1 - s) p + s o, o what was observed, s = min(2 (n - l) / (1 - l), 1), n the genome's novelty, l its
     limit: from halfway between the limit and nothing in common on, the references say nothing.
     """
-    limit = min(about.level.novelty, 1 - 1e-6)
-    share = min(2 * (about.novelty - limit) / (1 - limit), 1.0)
+    limit = min(most, 1 - 1e-6)
+    share = min(2 * (novelty - limit) / (1 - limit), 1.0)
     p = (1 - share) / (1 + np.exp(-log_odds)) + share * observed
     p = np.clip(p, 1e-9, 1 - 1e-9)
     return np.log(p) - np.log1p(-p)

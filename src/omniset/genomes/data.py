@@ -36,9 +36,10 @@ from omniset.genomes.formats import (
     twice,
 )
 from omniset.genomes.metadata import as_numbers
-from omniset.genomes.readers import MOST, READERS, Genome, Notes
+from omniset.genomes.readers import MANY, MOST, READERS, Genome, Notes, pooled, without_sums
 from omniset.runs.progress import Progress
-from omniset.tables.files import OPENERS, TextFile
+from omniset.tables.doubts import FEWEST
+from omniset.tables.files import OPENERS, TextFile, listed
 from omniset.tables.sheets import Sheet, key, look
 
 WIDE = ("genomes-by-families", "families-by-genomes")
@@ -54,6 +55,9 @@ TOLERATED = {  # what a reader counts, and what is said of it
     "ask for another kind with identifiers if that is not meant",
     "genomes without any family": "{number} genomes have no family at all: "
     "see whether their files or rows are complete",
+    "many copies": f"{{number}} genomes have more than {MANY} copies of most families: counts must be of genes, "
+    "not of reads, TPM or coverage, and of one genome",
+    "absent": "{number} rows say that there is none and were left out",
     "pfam names": "eggNOG-mapper writes names of Pfam families, not accessions such as PF00001: "
     "use them only with models of such names",
     "unread": "{number} entries hold no identifier of kind {wanted} and were left out: "
@@ -146,6 +150,12 @@ class GenomeFile:
                 where[genome.name] = sheet.file, row
                 families.update(genome.families)
                 notes.tally["genomes without any family"] += not genome.families
+                notes.tally["many copies"] += len(genome.counts) >= FEWEST and np.median(genome.counts) > MANY
+                if not FORMATS[self.format].genome and (begin := pooled(genome.contigs)):
+                    notes.warnings.append(
+                        f"{path}: genes whose names begin with {listed(begin, 3)} have the same families, once each, "
+                        f"as {len(begin)} genomes do, and were taken for one: split the file by these, one per genome"
+                    )
                 yield genome
             if not genomes:
                 raise sheet.file.error(None, "has no genomes: there are no rows below its header")
@@ -332,6 +342,9 @@ class GenomeTable:
         matrix.eliminate_zeros()
         if matrix.nnz and matrix.data.max() > MOST:
             raise ValueError(f"counts must be at most {MOST} in all")
+        matrix, sums = without_sums(genomes, families, matrix)
+        for what, name in sums:
+            warnings.warn(f"{what} {name!r} is the sum of all others and was left out", stacklevel=2)
         return cls(genomes, families, matrix.astype(np.int32))
 
     def __len__(self) -> int:

@@ -16,12 +16,11 @@ import pandas as pd
 from jaxtyping import Bool, Float
 
 from omniset.genomes import training
-from omniset.genomes.calibration import BINS, LEVELS, Level, at_quality, check_precision
+from omniset.genomes.calibration import BINS, LEVELS, Level, at_quality, check_precision, size_interval
 from omniset.genomes.completer import GenomeCompleter
 from omniset.genomes.data import GenomeTable, Table, as_table
 from omniset.genomes.metadata import completeness_of, is_whole, lineages
 from omniset.genomes.noise import LOSSES
-from omniset.genomes.size_interval import size_interval
 from omniset.genomes.training import MAKERS, NO_NETWORK, UNTRAINED, Clades, Genomes, Noisy, apply_all, degraded, split
 from omniset.runs.files import provenance
 from omniset.trials.comparison import OURS, Aim, Comparison, Score

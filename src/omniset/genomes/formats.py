@@ -71,7 +71,7 @@ FORMATS = {
         "eggNOG-mapper's .emapper.annotations, one genome per file",
         header=(("query", "query_name"), ("eggnog_ogs", "cog_category", "kegg_ko", "seed_eggnog_ortholog")),
         families={
-            **{"COG": ("eggnog_ogs", "matching_ogs"), "arCOG": ("eggnog_ogs", "matching_ogs")},
+            **{"COG": ("eggnog_ogs", "matching_ogs", "ogs"), "arCOG": ("eggnog_ogs", "matching_ogs", "ogs")},
             **{"KO": ("kegg_ko", "kegg_kos"), "EC": ("ec", "ec_number"), "CAZy": ("cazy",)},
             **{"Pfam": ("pfams", "pfam"), "GO": ("gos", "go_terms")},
         },
@@ -135,6 +135,9 @@ REFUSED = (  # files beside those that can be read: a column out of each group, 
      "counts letters (functional categories) only: give COGclassifier's cog_classify.tsv"),
     ((("gene",), ("non_unique_gene_name",), ("annotation",)), "",
      "lists names of genes, not counts: give the file gene_presence_absence.Rtab that stands beside it"),
+    ((("allele_name",), ("gene_family",)), "", "lists names of genes: give what PIRATE_to_Rtab.pl makes of it"),
+    ((("feature",), ("assembly",), ("locus_tag",)), "",
+     "lists features, which are no families: annotate the proteins with eggNOG-mapper or KofamScan"),
 )  # fmt: skip
 CHOICES = {  # what may be asked for
     **{"cog": "COG", "arcog": "arCOG", "cog_id": "COG", "eggnog_ogs": "COG"},
@@ -145,15 +148,19 @@ CHOICES = {  # what may be asked for
 }
 
 GENOME_NAMES = (
-    *("genome", "genome_id", "genome_name", "user_genome", "assembly", "assembly_accession", "accession"),
+    *("genome_id", "genome", "genome_name", "user_genome", "assembly", "assembly_accession", "accession"),
     *("bin_id", "bin", "bin_name", "mag", "mag_id", "mag_name", "fasta", "name", "sequence", "sample", "sample_id"),
     *("isolate", "strain", "organism"),
 )
 FAMILY_NAMES = (
     *("family", "gene_family", "families", "family_id", "function", "orthogroup", "cog", "cog_id", "ko", "ko_id"),
+    *("enzyme", "pgfam_id"),
     *("pfam", "ec", "ec_number", "cluster", "gene_cluster", "gene_cluster_id", "feature", "gene", "otu_id", "key"),
 )
 COUNT_NAMES = ("count", "counts", "copies", "copy_number", "gene_count", "n", "number")
+AMOUNTS = ("present", "presence", "presence_absence", "value", "hits", "abundance", "coverage", "reads", "tpm", "rpkm")
+DESCRIPTIONS = ("description", "definition", "annotation", "product", "name")  # of families, beside their counts
+PRESENCE = dict.fromkeys(("true", "present", "yes", "x", "+"), 1.0) | dict.fromkeys(("false", "absent", "no", "-"), 0.0)
 METADATA = ("metadata_nsti",)  # PICRUSt2's distance to the nearest sequenced taxon
 COMMAS = re.compile(r"[+-]?\d+(?:[, '_]\d+)+(?:\.\d*)?", re.ASCII)  # of decimals or of thousands: refused as a count
 TBLOUT = re.compile(r"#\s*target name\s+accession\s+query name\b")
@@ -213,7 +220,7 @@ def detect(sheet: Sheet) -> str:
     raise sheet.file.error(
         None,
         f"is of no known format: its columns are {listed(sheet.columns, 4)}. What can be read: {', '.join(FORMATS)}. "
-        "Give the format if it is one of these",
+        "Give the format, or counts in place of names of genes",
     )
 
 
@@ -235,7 +242,7 @@ def is_beheaded_eggnog(sheet: Sheet) -> bool:
 
 
 def _is_count(cell: str) -> bool:
-    return cell.lower() in (*MISSING, "true", "false") or bool(NUMBER.fullmatch(cell) or COMMAS.fullmatch(cell))
+    return cell.lower() in (*MISSING, *PRESENCE) or bool(NUMBER.fullmatch(cell) or COMMAS.fullmatch(cell))
 
 
 def text_columns(sheet: Sheet) -> list[int]:

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 
 import numpy as np
@@ -149,7 +149,8 @@ class _Parser:
         self.at, self.depth = 0, 0
 
     def steps(self) -> tuple[Node, ...]:
-        steps, begin = list[Node](), 0
+        steps: list[Node] = []
+        begin = 0
         while not steps or self.peek() == " ":
             self.at += bool(steps)
             step = self.alternatives(self.complex)
@@ -284,27 +285,23 @@ def _resolve(
 def _entries(file: TextFile) -> Iterator[tuple[int, str, str, str]]:
     entry: dict[str, str] = {}
     field, begin = "", 0
-    for row, line in file.lines():
-        if line.startswith("///"):
-            if entry:
-                yield _entry(file, begin, entry)
+    for row, line in chain(file.lines(), [(0, "///")]):
+        if line.startswith(("///", "ENTRY ", "ENTRY\t")) and entry:  # files that were joined may lack the end of one
+            for part in ("ENTRY", "DEFINITION"):
+                if not entry.get(part):
+                    raise file.error(begin, f"an entry has no {part}")
+            yield begin, entry["ENTRY"].split()[0], entry.get("NAME", ""), entry["DEFINITION"]
             entry, field = {}, ""
+        if line.startswith("///"):
             continue
         if line[:1].strip():
-            field, _, text = line.partition(" ")
+            field, *text = line.split(None, 1)
             begin = row if field == "ENTRY" else begin
-            entry[field] = text.strip()
+            if field == "DEFINITION" and field in entry:
+                raise file.error(row, "DEFINITION is there twice in an entry: indent the lines that continue it")
+            entry[field] = "".join(text).strip()
         elif field:
             entry[field] = f"{entry[field]} {line.strip()}"
-    if entry:
-        yield _entry(file, begin, entry)
-
-
-def _entry(file: TextFile, row: int, entry: Mapping[str, str]) -> tuple[int, str, str, str]:
-    for part in ("ENTRY", "DEFINITION"):
-        if not entry.get(part):
-            raise file.error(row, f"an entry has no {part}")
-    return row, entry["ENTRY"].split()[0], entry.get("NAME", ""), entry["DEFINITION"]
 
 
 def _rows(path: str | Path) -> Iterator[tuple[int, str, str, str]]:
@@ -313,7 +310,7 @@ def _rows(path: str | Path) -> Iterator[tuple[int, str, str, str]]:
     if module is not None and definition is not None:
         columns = [module, definition, *([] if (at := sheet.first(["name", "title"])) is None else [at])]
         for row, (name, text, *title) in sheet.records(columns, False):
-            yield row, name, "".join(title), text
+            yield row, name.removeprefix("md:"), "".join(title), text
         return
     pathway, family = sheet.first(["pathway", "module", "set"]), sheet.first(["family", "ko", "gene_family"])
     if pathway is None or family is None:

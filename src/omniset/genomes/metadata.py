@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,14 +21,25 @@ RANKS = ("domain", "phylum", "class", "order", "family", "genus", "species")
 
 COMPLETENESS = (
     *("completeness", "checkm2_completeness", "checkm_completeness"),
-    *("completeness_specific", "completeness_general"),
+    *("completeness_specific", "completeness_general", "percent_completion", "completion", "complete"),
 )
-CONTAMINATION = ("contamination", "checkm2_contamination", "checkm_contamination")
+CONTAMINATION = (
+    *("contamination", "checkm2_contamination", "checkm_contamination"),
+    *("percent_redundancy", "redundancy"),
+)
 LINEAGE = ("gtdb_taxonomy", "classification", "gtdb_classification", "taxonomy", "lineage", "taxon", "ncbi_taxonomy")
 PREFIXES = {"d": 0, "k": 0, "p": 1, "c": 2, "o": 3, "f": 4, "g": 5, "s": 6}
 ALIASES = {"superkingdom": "domain", "kingdom": "domain"}
 WHOLE = 99.0  # percent, at least, of a genome that is taken for whole: what it lacks is absent
 SEVERAL = re.compile(r"[;,|\s][dkpcofgs]__")  # another rank's name within a name
+PARTS = re.compile(r"[a-z].*[;|]|[dk]__|[;|].*[a-z]", re.IGNORECASE)  # of a lineage
+ABOVE = re.compile(r"(?:(?:r__)?root|cellular organisms|\w+ati|.* group)$", re.IGNORECASE)  # none of our ranks
+ENDS = {4: re.compile(r"\w+aceae"), 3: re.compile(r"\w+ales")}  # names of families and of orders, and where they stand
+NO_TAXON = re.compile(  # words that genomes of many taxa have
+    r"|na|nan|none|n/a|-|no support|not classified|(?:un(?:classified|assigned|known|cultured|identified)\b.*)"
+    r"|incertae[ _]sedis|metagenome",
+    re.IGNORECASE,
+)
 ONE_NAME = "it must be one name, of this rank"
 
 
@@ -56,10 +67,14 @@ def read_qualities(path: str | Path) -> pd.DataFrame:
     if contamination is not None:
         sheet.need([sheet.keys[contamination]], "contamination")
     at = [i for i in (completeness, contamination) if i is not None]
-    names, rows, texts = _column_of_names(sheet, genome, at)
+    models = [i for name in ("general", "model_used") if (i := sheet.first([f"completeness_{name}"])) is not None]
+    models *= len(models) == 2 and sheet.keys[completeness] == "completeness_specific"
+    names, rows, texts = _column_of_names(sheet, genome, [*at, *models])
     values = np.full((len(names), 2), np.nan)
     for number, (row, fields) in enumerate(zip(rows, texts, strict=True)):
-        for which, text in enumerate(fields):
+        if models and "General" in fields.pop():  # CheckM2 says which of its two models fits
+            fields[0] = fields[-1]
+        for which, text in enumerate(fields[: len(at)]):
             values[number, which] = _percent(sheet, row, at[which], text, 100.0 if which == 0 else np.inf)
     if doubt := seem_fractions(values):
         raise sheet.file.error(None, f"column {sheet.columns[completeness]!r} {doubt}")
@@ -129,8 +144,11 @@ def read_taxonomy(path: str | Path) -> pd.DataFrame:
     sheet = look(path)
     if len(sheet.columns) > 1 and re.match(r"[dk]__[^;]*;", sheet.columns[1]):  # no header
         sheet.columns, sheet.header = ["genome", "lineage"] + [""] * (len(sheet.columns) - 2), -2
-    genome, lineage = _genome_column(sheet), sheet.first(LINEAGE)
+    genome = _genome_column(sheet)
     ranks = _rank_columns(sheet, genome)
+    there = [at for name in LINEAGE if (at := sheet.first([name])) is not None]
+    hold = [at for at in there if any(PARTS.search(row[at]) for row in sheet.rows if at < len(row))]
+    lineage = next(iter(hold if ranks or hold else there), None)
     if lineage is None and not ranks:
         raise sheet.file.error(
             None,
@@ -139,6 +157,8 @@ def read_taxonomy(path: str | Path) -> pd.DataFrame:
     if lineage is not None:
         names, rows, texts = _column_of_names(sheet, genome, [lineage])
         lineages = [_lineage(sheet, row, lineage, text) for row, (text,) in zip(rows, texts, strict=True)]
+        if not any(map(any, lineages)):
+            raise _no_lineage(sheet, rows[0], lineage, texts[0][0])
         columns = list(RANKS)
     else:
         columns = [rank for rank in RANKS if rank in ranks]
@@ -175,13 +195,16 @@ def _is_of_others(rank: str, text: str) -> bool:
 def _lineage(sheet: Sheet, row: int, column: int, text: str) -> list[str | None]:
     ranks: list[str | None] = [None] * len(RANKS)
     parts = [_common_prefix(part.strip()) for part in text.split(";" if ";" in text else "|")]
-    if parts[0].lower() in ("cellular organisms", "root"):  # NCBI's, above the domains; kingdoms stand below
-        parts = [parts[1], *(part for part in parts[2:] if not part.endswith("ati"))] if parts[1:] else [""]
+    if ABOVE.match(parts[0]):  # NCBI's: kingdoms and groups stand among the ranks
+        parts = [part for part in parts if not ABOVE.match(part)] or [""]
     prefixed = [bool(re.match(r"[dkpcofgs]__", part)) for part in parts]
     if not any(prefixed) and (len(parts) < 2 or len(parts) > len(RANKS)):
         if len(parts) > len(RANKS):
             raise _no_lineage(sheet, row, column, text)
         return ranks  # nothing, or words such as Unclassified
+    shifted = any(at != rank and name.fullmatch(part) for at, part in enumerate(parts) for rank, name in ENDS.items())
+    if not any(prefixed) and (shifted or all(part.isdigit() for part in parts)):
+        raise _no_lineage(sheet, row, column, text)
     domain = any(part.startswith("d__") for part in parts)
     seen: dict[int, str] = {}
     for number, (part, has_prefix) in enumerate(zip(parts, prefixed, strict=True)):
@@ -214,17 +237,17 @@ def _common_prefix(part: str) -> str:
 
 
 def _no_lineage(sheet: Sheet, row: int, column: int, text: str) -> ValueError:
-    shape = "it must be a lineage such as 'd__Bacteria;p__Bacillota;...;s__' of at most 7 ranks"
+    shape = "it must be a lineage such as 'd__Bacteria;p__Bacillota;...;s__' of at most 7 ranks, none left out between"
     return sheet.file.error(row, f"column {sheet.columns[column]!r} is {short(text)}, {shape}")
 
 
 def _taxon(text: str) -> str | None:
-    name = re.sub(r"^[dkpcofgs]__", "", text.strip())
-    return None if name.lower() in ("", "na", "nan", "none", "n/a", "-") else name
+    name = re.sub(r"^[dkpcofgs]__|: [01]\.\d+$", "", text.strip())  # BAT adds its support
+    return None if NO_TAXON.fullmatch(name) else name
 
 
 def _genome_column(sheet: Sheet) -> int:
-    at = sheet.first(GENOME_NAMES if "id" not in sheet.keys else (*GENOME_NAMES, "id"))
+    at = sheet.first((*GENOME_NAMES, "bins", "input_file", "sgb", "id"))
     if at is None and not sheet.columns[0] and not sheet.shifted:
         return 0  # an index without a name
     if at is None:
@@ -240,7 +263,7 @@ def _column_of_names(sheet: Sheet, genome: int, at: list[int]) -> tuple[list[str
     """Genomes, the rows that they are in, and other columns."""
     first: dict[str, int] = {}
     texts = []
-    for row, (name, *rest) in sheet.records([genome, *at]):
+    for row, (name, *rest) in _joined(sheet, [genome, *at]):
         if not name:
             raise sheet.file.error(row, f"column {sheet.columns[genome]!r} is empty")
         if name in first:
@@ -250,6 +273,16 @@ def _column_of_names(sheet: Sheet, genome: int, at: list[int]) -> tuple[list[str
     if not first:
         raise sheet.file.error(None, "has no genomes: there are no rows below its header")
     return list(first), list(first.values()), texts
+
+
+def _joined(sheet: Sheet, at: list[int]) -> Iterator[tuple[int, list[str]]]:
+    """As `Sheet.records`, of a file that stands alone."""
+    try:
+        yield from sheet.records(at)
+    except ValueError as error:
+        raise ValueError(
+            str(error).replace("give the files that were joined here one by one", "remove this line")
+        ) from error
 
 
 def rows_by_name(frame: pd.DataFrame) -> Callable[[str], int]:

@@ -72,12 +72,6 @@ class Context(nn.Module):
         self.dropout = nn.Dropout(DROPOUT)
         self.posterior, self.prior = nn.Linear(HIDDEN, families), nn.Linear(HIDDEN, families)
 
-    def fit(self, prior: Float[Tensor, " families"]) -> None:
-        """Start at the prior."""
-        with torch.no_grad():
-            self.posterior.bias.copy_(prior)
-            self.prior.bias.copy_(prior)
-
     def forward(self, observed: Observed, given: Given) -> tuple[PerFamily, PerFamily]:
         """Log-odds with what was observed taken into account; and without the observation of the family itself, to
         which its evidence is to be added.
@@ -181,12 +175,6 @@ class Mixture(Method):
         super().__init__(noise)
         self.register_buffer("mixture", torch.zeros(parts + 3, FACTS))
 
-    def balance(
-        self, observed: Observed, facts: Float[Tensor, "genomes facts"]
-    ) -> tuple[Float[Tensor, "genomes families parts"], PerFamily]:
-        """Weights of the parts, and the shift."""
-        return balance(self.mixture, facts[:, None], observed.present)
-
     def parts(
         self, observed: Observed
     ) -> tuple[Float[Tensor, "genomes families parts"], Float[Tensor, "genomes facts"]]:
@@ -244,9 +232,9 @@ class EvidenceModel(Mixture):
 
     def fit(self, counts: sp.csr_array, rng: np.random.Generator) -> None:
         self.components.fit(counts, rng)
-        for context in self.contexts:
-            assert isinstance(context, Context)
-            context.fit(self.noise.prior())
+        for name, bias in self.contexts.named_parameters():
+            if name.endswith(("posterior.bias", "prior.bias")):  # start at the prior
+                bias.data.copy_(self.noise.prior())
 
     def learned(self, observed: Observed) -> list[PerFamily]:
         """Of what has weights: neighbours, components, and both outputs of each context."""
@@ -273,7 +261,7 @@ class EvidenceModel(Mixture):
         """What the log-odds are the sum of, of genomes whose quality is settled."""
         evidence = self.noise.evidence(observed)
         compared = self.references.compare(observed, self.noise)
-        weights, shift = self.balance(observed, facts(observed, compared))
+        weights, shift = balance(self.mixture, facts(observed, compared)[:, None], observed.present)
         near, likeliest, linear, context = weights.unbind(2)
         posterior, prior = (sum(both) / len(both) for both in zip(*self._contexts(observed, given), strict=True))
         believed = near * self._believed(observed) + context * torch.where(observed.present, 1.0, 0.5)
@@ -316,7 +304,7 @@ class WithoutNetwork(Mixture):
 
     def log_odds(self, observed: Observed, given: Given) -> PerFamily:
         parts, about = self.of_settled(observed, given)
-        weights, shift = self.balance(observed, about)
+        weights, shift = balance(self.mixture, about[:, None], observed.present)
         return (parts * weights).sum(2) + shift
 
     def of_settled(self, observed: Observed, given: Given) -> tuple[Tensor, Tensor]:

@@ -5,6 +5,7 @@ A table of families x genomes is held as sparse counts: a genome is complete onl
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -19,14 +20,17 @@ from jaxtyping import Bool, Float, Int
 
 from omniset.core.features import MISSING
 from omniset.genomes.formats import (
+    AMOUNTS,
     COGS,
     COMMAS,
     COUNT_NAMES,
+    DESCRIPTIONS,
     EGGNOG,
     FAMILY_NAMES,
     FORMATS,
     GENOME_NAMES,
     METADATA,
+    PRESENCE,
     distinct,
     is_beheaded_eggnog,
     is_kofam,
@@ -36,10 +40,12 @@ from omniset.genomes.formats import (
     several,
     text_columns,
 )
+from omniset.tables.doubts import FEWEST, counted_from
 from omniset.tables.files import OPENERS, TableFile, TextFile, listed, short
 from omniset.tables.sheets import NUMBER, Sheet, key, split_loosely, texts_of
 
 MOST = 2**31 - 1  # what 32 bits hold
+MANY = 10  # copies of most families of a genome, or in most genomes, are more than there are
 MOST_OF_GENE = 50  # KOs: a gene has a few, a genome hundreds
 BLOCK = 1 << 22  # characters read at a time
 ENDINGS = re.compile(
@@ -100,6 +106,10 @@ class Notes:
             return True
         kind = kind_of_identifier(family)
         return kind == self.wanted or (self.wanted == "COG" and kind in COGS)
+
+    def left_out(self, sheet: Sheet, what: str, name: str) -> None:
+        said = f"{sheet.file.path}: {what} {name!r} is the sum of all others and was left out"
+        self.warnings += [said] * (said not in self.warnings)
 
     def describe(self, family: str, category: str, description: str) -> None:
         for texts, text in ((self.categories, category), (self.descriptions, description)):
@@ -162,6 +172,56 @@ def contig_of(gene: str) -> str:
     return contig if number.isdigit() else ""
 
 
+ALIKE = 50  # families of two copies, at least, that tell whether genes are of several genomes
+
+
+def pooled(contigs: dict[str, dict[str, int]]) -> list[str]:
+    """What the names of contigs begin with where they seem to be of several genomes; else nothing.
+
+    The two largest parts are asked. Of the families with two copies in both together genomes have more often one in
+    each than parts of a genome, with shares a and b of its genes: these as often as 2ab says, by 4 deviations at most.
+    """
+    for words in range(1, 6):
+        begin = re.compile(rf"(?:[^\W_]+[\W_]*){{{words}}}")
+        parts: dict[str, Counter[str]] = {}
+        for contig, on in contigs.items():
+            found = begin.match(contig) if words < 5 else None
+            parts.setdefault((found[0] if found else contig).rstrip("_|~.:-"), Counter()).update(on)
+        if len(parts) < 2:
+            continue
+        one, other = sorted(parts.values(), key=Counter.total)[-2:]
+        in_two = [family for family, copies in (one + other).items() if copies == 2]
+        share, number = one.total() / (one + other).total(), max(len(in_two), 1)
+        chance = 2 * share * (1 - share)
+        apart = sum(one[family] == 1 for family in in_two) / number
+        if number >= ALIKE and apart > chance + 4 * math.sqrt(chance * (1 - chance) / number):
+            return list(parts)
+    return []
+
+
+def sum_of_others(table: np.ndarray | sp.csr_array) -> int | None:
+    """Number of the row that is the sum of all others, in columns enough to be no chance; else None."""
+    sums, beside = table.sum(0), ((table > 0).sum(0) - 2).clip(0)  # rows above 0, beside one and the sum
+    if (beside > 0).sum() > 1 and beside.sum() >= 2 * FEWEST:
+        for row in np.flatnonzero(2 * table.sum(1) == sums.sum()):
+            if not (2 * table[[row]] - sums).any():
+                return int(row)
+    return None
+
+
+def without_sums(
+    genomes: list[str], families: list[str], table: sp.csr_array
+) -> tuple[sp.csr_array, list[tuple[str, str]]]:
+    """A table, and its names, without a genome and a family that are the sum of all others; and which they are."""
+    found = []
+    for what, names, turned in (("genome", genomes, table), ("family", families, table.T.tocsr())):
+        if (at := sum_of_others(turned)) is not None:
+            rest = np.arange(len(names)) != at
+            table = table[rest] if what == "genome" else table[:, rest]
+            found.append((what, names.pop(at)))
+    return table, found
+
+
 def bad_count(column: str, text: str, row: str) -> str:
     value = "empty" if text.lower() in MISSING else short(text)
     hint = ". Write numbers without a separator of thousands and with a decimal point" if COMMAS.fullmatch(text) else ""
@@ -174,8 +234,9 @@ def bad_count(column: str, text: str, row: str) -> str:
 def read_long(sheet: Sheet, notes: Notes) -> Found:
     genome, family = sheet.need(GENOME_NAMES, "genomes"), sheet.need(FAMILY_NAMES, "families")
     count = None if sheet.first(COUNT_NAMES) is None else sheet.need(COUNT_NAMES, "counts")
-    at = [genome, family, *([count] if count is not None else [])]
-    numbers = [i for i in range(len(sheet.columns)) if i not in at and _holds_numbers(sheet, i)]
+    amount = sheet.first(AMOUNTS) if count is None else count
+    at = [genome, family, *([amount] if amount is not None else [])]
+    numbers = [i for i in range(len(sheet.columns)) if i not in at[:2] and _holds_numbers(sheet, i)]
     if count is None and numbers:
         notes.warnings.append(
             f"{sheet.file.path}: no column is called count, so that each row was taken for one copy: "
@@ -188,7 +249,10 @@ def read_long(sheet: Sheet, notes: Notes) -> Found:
                 if not text:
                     raise sheet.file.error(row, f"column {sheet.columns[column]!r} is empty")
             copies = 1
-            if rest:
+            if rest and count is None:  # each row is one copy, but where none is there
+                copies = int(rest[0].lower() in MISSING or _Numbers()[rest[0]] != 0)
+                notes.tally["absent"] += not copies
+            elif rest:
                 value = float(rest[0]) if NUMBER.fullmatch(rest[0]) else np.nan
                 if not (0 <= value <= MOST and value == np.floor(value)):
                     raise sheet.file.error(row, bad_count(sheet.columns[at[2]], rest[0], name))
@@ -590,8 +654,8 @@ class _Numbers(dict[str, float | None]):
         value: float | None = None
         if text.lower() in MISSING:
             value = np.nan
-        elif text.lower() in ("true", "false"):
-            value = float(text.lower() == "true")
+        elif text.lower() in PRESENCE:
+            value = PRESENCE[text.lower()]
         elif NUMBER.fullmatch(text):
             value = float(text)
         if len(self) < 1 << 16:
@@ -637,11 +701,31 @@ def read_wide(sheet: Sheet, notes: Notes) -> Found:
     places = [i for i, want in zip(places, wanted, strict=True) if want]
     families = [family for family, want in zip(families, wanted, strict=True) if want]
     cells, named = Cells(sheet, [columns[i] for i in places], notes), np.array(families, dtype=object)
-    for block in blocks(sheet):
+    above, total = np.zeros(len(places), dtype=np.int64), None
+    for number, block in enumerate(blocks(sheet)):
         counts = cells.counts(block, block.cells if len(places) == len(columns) else block.cells[:, places])
+        if number == 0:
+            total = sum_of_others(counts.T)
+            notes.warnings += _unlike_counts(sheet, families, counts)
+        if total is not None:
+            notes.left_out(sheet, "family", families[total])
+            counts[:, total] = 0
         for row, name, of_genome in zip(block.rows, block.names, counts, strict=True):
             present = np.flatnonzero(of_genome)
+            if (of_genome == above).all() and (above > 1).sum() >= FEWEST:
+                notes.left_out(sheet, "genome", name)
+                continue
+            above += of_genome
             yield row, Genome(name, named[present].tolist(), of_genome[present])
+
+
+def _unlike_counts(sheet: Sheet, families: list[str], counts: Int[np.ndarray, "rows columns"]) -> list[str]:
+    """A sentence on columns beside identifiers that hold no copies, as sizes of genomes."""
+    other = np.array([kind_of_identifier(family) == "other" for family in families])
+    if 2 * other.sum() >= len(other) or not (odd := np.flatnonzero(other & (np.median(counts, 0) > MANY))).size:
+        return []
+    said = f"column {families[odd[0]]!r} is no identifier as others are, its numbers are large, and it was taken for a"
+    return [f"{sheet.file.path}: {said} family: leave it out if it is none"]
 
 
 def _wide_columns(sheet: Sheet, what: str) -> list[str]:
@@ -660,7 +744,8 @@ def _wide_columns(sheet: Sheet, what: str) -> list[str]:
 def read_transposed(sheet: Sheet, notes: Notes) -> Found:
     """Families x genomes: held as sparse counts, since the last row completes the first genome."""
     _wide_columns(sheet, "genome")
-    words = text_columns(sheet) if sheet.keys[0] == "key" else []
+    matrix, titles = sheet.keys[0] == "key", list(map(key, sheet.titles))
+    words = [at for at in text_columns(sheet) if matrix or titles[at] in DESCRIPTIONS]
     genomes = [title for i, title in enumerate(sheet.titles) if i and i not in words]
     for name, times in Counter(genomes).items():
         if times > 1:
@@ -676,7 +761,9 @@ def read_transposed(sheet: Sheet, notes: Notes) -> Found:
             if name in rows_of:
                 raise sheet.file.error(row, f"{name!r} is there twice (first at {sheet.file.where(rows_of[name])})")
             rows_of[name] = row
-            for family in _functions(sheet, words, block.texts[number], notes) if words else [name]:
+            if words and not matrix:
+                notes.describe(notes.family(name), "", block.texts[number][0])
+            for family in _functions(sheet, words, block.texts[number], notes) if matrix and words else [name]:
                 of_row.append(number)
                 families_of.append(numbers.setdefault(family, len(numbers)))
         at, which = np.nonzero(counts[of_row])
@@ -689,6 +776,9 @@ def read_transposed(sheet: Sheet, notes: Notes) -> Found:
     at, of, copies = (np.concatenate(parts) for parts in zip(*entries, strict=True))
     taken = np.array(wanted)[at]
     table = sp.csr_array((copies[taken], (of[taken], at[taken])), shape=(len(genomes), len(families)))
+    table, sums = without_sums(genomes, families, table)
+    for one in sums:
+        notes.left_out(sheet, *one)
     for number, genome in enumerate(genomes):
         inside = slice(table.indptr[number], table.indptr[number + 1])
         yield -1, Genome(genome, [families[i] for i in table.indices[inside]], table.data[inside].astype(np.int64))
@@ -719,6 +809,11 @@ def _families(sheet: Sheet, names: Sequence[str], notes: Notes) -> tuple[list[st
         notes.warnings.append(
             f"{sheet.file.path}: {len(apart)} families such as {apart[0]} have the identifier of another one but for "
             "its version, and were kept apart: rename them if that is not meant"
+        )
+    if counted_from(families) is not None:
+        notes.warnings.append(
+            f"{sheet.file.path}: families have the names {families[0]} to {families[-1]}, which mean something else in "
+            "a table of another clustering: write their own names if these are lost"
         )
     wanted = [notes.wants(family) for family in families]
     if not any(wanted):

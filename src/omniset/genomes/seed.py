@@ -14,6 +14,8 @@ from omniset.genomes.baselines import Method
 from omniset.genomes.noise import NoiseModel, Observed
 from omniset.layers import PoolingByMultiheadAttention
 
+DROPOUT = 0.1
+
 
 class SeedModel(Method):
     """No evidence, no quality, everything through the pool: X = Embedding(family) + Linear(count); local = mean of X;
@@ -26,25 +28,15 @@ class SeedModel(Method):
 
     trained = True
 
-    def __init__(
-        self,
-        noise: NoiseModel,
-        families: int,
-        *,
-        dim: int = 64,
-        depth: int = 2,
-        num_heads: int = 4,
-        seeds: int = 1,
-        dropout: float = 0.1,
-    ) -> None:
+    def __init__(self, noise: NoiseModel, families: int, dim: int = 64, num_heads: int = 4, seeds: int = 1) -> None:
         super().__init__(noise)
         self.tokens = FamilyTokens(families, dim)
-        sizes: dict[str, Any] = {"input_dim": dim, "dim": dim, "depth": depth, "num_heads": num_heads}
+        sizes: dict[str, Any] = {"input_dim": dim, "dim": dim, "depth": 2, "num_heads": num_heads}
         sizes |= {"num_outputs": seeds, "input_layers": 0}
-        self.encoder = encoders.build("set-transformer-sab", **sizes, dropout=dropout, norm="post")
+        self.encoder = encoders.build("set-transformer-sab", **sizes, dropout=DROPOUT, norm="post")
         assert isinstance(self.encoder, encoders.AttentionEncoder)
         # The document's PMA has no feed-forward part.
-        self.encoder.pool = PoolingByMultiheadAttention(dim, num_heads, seeds, ffn_dim=0, norm="post", dropout=dropout)
+        self.encoder.pool = PoolingByMultiheadAttention(dim, num_heads, seeds, ffn_dim=0, norm="post", dropout=DROPOUT)
         self.decoder = nn.Sequential(nn.Linear((seeds + 1) * dim, dim), nn.ReLU(), nn.Linear(dim, families))
 
     def log_odds(self, observed: Observed, given: Float[Tensor, "genomes two"]) -> Float[Tensor, "genomes families"]:
