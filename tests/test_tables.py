@@ -310,7 +310,7 @@ def test_labels_in_parquet(tmp_path):
     assert found["parts"].tolist()[:2] == ["0.5", "2"]
     assert found["n"].tolist() == ["7", "5", "3"]
     assert found["c"].tolist()[::2] == ["u", "v"]
-    assert found["yes"].tolist() == ["true", "false", "true"]
+    assert found["yes"].tolist() == ["True", "False", "True"]
     assert found.isna().sum().to_dict() == {"set": 0, "whole": 0, "parts": 1, "n": 0, "c": 1, "yes": 0, ROW: 0}
 
 

@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from omniset.core.features import MISSING, RowNumbers, doubt, meant
+from omniset.core.features import MANY, MISSING, RowNumbers, doubt, meant, written
 from omniset.core.sets import Sets
 from omniset.tables.files import Chunk, Origin, TableFile, listed
 from omniset.tables.sheets import INFINITE, NUMBER
@@ -154,7 +154,9 @@ class LabelFile:
 
 
 def as_labels(chunk: Chunk, column: str) -> pd.Series:
-    """A column of labels as text, missing where it is empty. Whole numbers are written without a fraction."""
+    """A column of labels as text, missing where it is empty. Whole numbers are written without a fraction, and truth
+    values as True and False.
+    """
     values = chunk.columns[column]
     if pa.types.is_floating(values.type):
         numbers = values.to_numpy(zero_copy_only=False)
@@ -162,6 +164,8 @@ def as_labels(chunk: Chunk, column: str) -> pd.Series:
         text = [None if n != n else str(int(n)) if w else repr(float(n)) for n, w in zip(numbers, whole, strict=True)]
         return pd.Series(text, dtype=object)
     text = pc.utf8_trim_whitespace(chunk.as_text(column, values))
+    truth = pc.is_in(pc.utf8_lower(text), pa.array(("true", "false")))
+    text = pc.if_else(truth, pc.utf8_capitalize(text), text)
     return pc.if_else(pc.equal(text, ""), pa.scalar(None, pa.string()), text).to_pandas().astype(object)
 
 
@@ -216,6 +220,9 @@ def choose_task(labels: LabelFile | None, values: pd.DataFrame, source: Origin, 
     numeric, measured = True, False
     for column in values:
         names = pd.Series(values[column].dropna().unique(), dtype=object)
+        if (found := written(names, MANY)) or ((found := written(names)) and "comma" in found[1]):
+            bound = f"a plain number to be learned as one, it is {found[1]}; --task classification takes classes"
+            raise _bad_label(labels, values, source, column, (values[column] == found[0]).to_numpy(), bound)
         numbers = _numbers(names)
         known = numbers[np.isfinite(numbers)]
         words = names[~np.isfinite(numbers)].tolist()

@@ -12,7 +12,7 @@ from omniset.core.bounded import require_file
 from omniset.core.encoding import Encoding, Missing
 from omniset.core.features import RESERVED
 from omniset.tables.fcs import ENDING, open_fcs
-from omniset.tables.files import SEPARATORS, TableFile, kind_of, listed
+from omniset.tables.files import READ, TableFile, kind_of, listed
 from omniset.tables.folders import SETS, open_folder
 from omniset.tables.sets import SetTable
 from omniset.tables.stored import StoredSets
@@ -125,9 +125,9 @@ def _require_table(path: Path) -> None:
     if not path.suffix and not path.exists():  # a folder, meant to be one of features
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     try:
-        kind_of(path)
+        kind_of(path, READ)
     except ValueError as error:
-        others = "sets are also read from .h5ad, .fcs, .h5, .npy and .pt files, and from folders of the last four"
+        others = "sets are also read from .txt, .h5ad, .fcs, .h5, .npy and .pt files, and from folders of the last four"
         raise ValueError(f"{error}; {others}") from None
 
 
@@ -137,7 +137,7 @@ def _kind_of(path: Path) -> str:
         return "cells"
     if ending == ".biom":
         return "counts"
-    if not path.is_dir() or ending in (".parquet", *SEPARATORS):
+    if not path.is_dir() or ending in (".parquet", *READ):
         return "fcs" if ending == ENDING else "folder" if ending in SETS else "table"
     visible = sorted(file.name for file in path.iterdir() if not file.name.startswith("."))
     events = [name for name in visible if name.lower().endswith(ENDING)]
