@@ -22,6 +22,7 @@ from omniset.core.features import MISSING, writing, written
 
 Missing = Literal["error", "indicator"]
 CATEGORIES = 100  # of a column, at most: more are names
+NO_NUMBER = (*MISSING, "-", ".", "?", "n.d.")  # SAS's and those of spreadsheets; among categories "-" is a strand
 NO_CATEGORY = tuple(word for word in MISSING if word != "none")  # "none" may well be one
 MIDNIGHT = r" 00:00:00(\.0+)?Z?$"  # of dates without a time
 MARKED = '; missing values are taken, and marked, with --missing indicator (Python: missing="indicator")'
@@ -91,7 +92,7 @@ class Block:
             row = next(row for row, text in enumerate(texts) if text is not None and not _is_number(text))
             state = f"is {short(texts[row])}" if texts[row] else "is empty"
             state += f", {other}" if (other := writing(texts[row])) else ""
-            hint = MARKED if texts[row].lower() in MISSING else ""
+            hint = MARKED if texts[row].lower() in NO_NUMBER else ""
             raise self.error(row, column, f"{state}, it must be a number{self.remedy}{hint}") from None
 
     def as_text(self, column: str, values: pa.Array) -> pa.Array:
@@ -232,7 +233,7 @@ class Encoding:
     def _numbers(self, out: np.ndarray, column: Column, block: Block) -> Bool[np.ndarray, " rows"]:
         values, gone = block.values(column.name), np.zeros(len(block), dtype=bool)
         if self.missing == "indicator":
-            gone = _missing(block, column.name, values, MISSING)
+            gone = _missing(block, column.name, values, NO_NUMBER)
         numbers = block.numbers(column.name, values=_filled(block, column.name, values, gone))
         out[:, 0] = _narrowed(block, column.name, np.where(gone, column.mean, numbers), out.dtype.type)
         return gone
@@ -279,7 +280,7 @@ class _Learned:
         if self.categorical is not None or not len(block):
             return
         values = block.values(self.name)
-        there = np.flatnonzero(~_missing(block, self.name, values, MISSING))
+        there = np.flatnonzero(~_missing(block, self.name, values, NO_NUMBER))
         if len(there):
             value = block.as_text(self.name, values)[int(there[0])].as_py().strip()
             self.categorical = not (_is_number_type(values.type) or _is_number(value))
@@ -288,7 +289,7 @@ class _Learned:
     def see(self, block: Block, missing: Missing) -> None:
         self.decide(block)
         values = block.columns[self.name] if self.categorical else block.values(self.name)
-        gone = _missing(block, self.name, values, NO_CATEGORY if self.categorical else MISSING)
+        gone = _missing(block, self.name, values, NO_CATEGORY if self.categorical else NO_NUMBER)
         self._gone |= bool(gone.any())
         if self.categorical is None or not len(block):
             return

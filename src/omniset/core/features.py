@@ -26,7 +26,7 @@ UNNAMED = re.compile(r"(Unnamed: \d+.*)?")  # what pandas calls a column without
 NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?"
 BOUND = "a bound of a number"
 WRITINGS = {  # of numbers and dates, of which each would be a category
-    "a number with a decimal comma (--decimal , reads those)": r"[+-]?(\d{1,3}(\.\d{3})+|\d*),\d+(e[+-]?\d+)?",
+    "a number with a comma (--decimal , reads decimal commas)": r"[+-]?(\d{1,3}(\.\d{3})+|\d*),\d+(e[+-]?\d+)?",
     "a number with separators of thousands": r"[+-]?\d{1,3}([ ,'\xa0\u2009\u202f]\d{3})+(\.\d+)?",
     "a number in percent": NUMBER + r"\s?%",
     BOUND: r"([<>≤≥~]|[<>]=)\s?" + NUMBER + r"\s?%?",
@@ -57,7 +57,7 @@ def writing(text: str) -> str | None:
     """In which other writing this is a number, or a date.
 
     >>> writing("1.234,5"), writing("HE"), writing("2 mg/kg")
-    ('a number with a decimal comma (--decimal , reads those)', None, 'a number with a unit')
+    ('a number with a comma (--decimal , reads decimal commas)', None, 'a number with a unit')
     """
     return next((what for what, form in WRITINGS.items() if re.fullmatch(form, text.strip(), re.IGNORECASE)), None)
 
@@ -69,7 +69,7 @@ def written(texts: Iterable[str], least: int = 1) -> tuple[str, str] | None:
         least: That are in one writing. Bounds, as "<1%" beside "1-50%", are categories.
 
     >>> written(["1,5", "n.d.", "2,25"]), written(["HE", "PAS", "10%"]), written(["5 mg", "10 mg"])
-    (('1,5', 'a number with a decimal comma (--decimal , reads those)'), None, None)
+    (('1,5', 'a number with a comma (--decimal , reads decimal commas)'), None, None)
     """
     found = {text: writing(text) for text in texts}
     counts = Counter(what for what in found.values() if what not in (None, BOUND))

@@ -50,7 +50,7 @@ NO_TEXT = re.compile("[\0\ud800-\udfff]")  # NUL, and what surrogateescape makes
 OBJECT = re.compile(r"<(?:class ')?([\w.]+)(?:'| object at 0x[0-9a-f]+)>")  # as Python shows it
 CELLS = 1 << 19  # values held at a time
 COLUMNS = 1 << 20  # of a table
-POINTED = "which has a point beside --decimal ,: write all numbers in one way"
+POINTED = "of which --decimal , leaves open whether its point is of thousands or of decimals: write it in one way"
 
 
 @dataclass
@@ -87,7 +87,14 @@ class Chunk(Block):
     def read_commas(self) -> None:
         """Numbers with a decimal comma as numbers, where these are asked for."""
         for name, values in self.columns.items() if DECIMAL.get() == "," else ():
-            texts = [point(text or "") for text in values.to_pylist()]
+            held = [text or "" for text in values.to_pylist()]
+            texts = [point(text) for text in held]
+            if (
+                None in texts
+                and {*texts} <= {None, *held}
+                and any(re.fullmatch(r"[+-]?\d*\.\d+", t or "") for t in texts)
+            ):
+                continue  # with points, all of them
             if None in texts:
                 raise self.error(at := texts.index(None), name, f"is {short(values[at].as_py())}, {POINTED}")
             self.columns[name] = pa.array(texts, pa.string())
@@ -327,6 +334,11 @@ class TableFile(TextFile):
         self._names = [""] * self._shifted + [str(name).strip() for name in first.iloc[0]]
         self.indexed = len(self._names) > 1 and not self._names[0]
         return self._names[self.indexed :]
+
+    def take_index(self, name: str) -> None:
+        """Give the first column, which has no name, one."""
+        self._names[0], self.indexed = name, False
+        self.columns.insert(0, name)
 
     def _told(self, line: str, below: str) -> str | None:
         """What separates fields, by the header and the line below."""

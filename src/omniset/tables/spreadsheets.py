@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 SAFE: ContextVar[bool] = ContextVar("csv_safe", default=False)
 DECIMAL: ContextVar[str] = ContextVar("decimal", default=".")  # of numbers in tables that are read as text
 COMMA = re.compile(r"\s*([+-]?(?:[0-9]{1,3}(?:\.[0-9]{3})+|[0-9]*)),([0-9]+(?:[eE][+-]?[0-9]+)?)\s*")
-POINT = re.compile(r"\s*[+-]?[0-9]*\.[0-9]+([eE][+-]?[0-9]+)?\s*")
+POINT = re.compile(r"\s*[+-]?[1-9][0-9]{0,2}(\.[0-9]{3})+\s*")
 BEGINNINGS = ("=", "+", "-", "@", "\t", "\r")  # of formulas: OWASP, "CSV Injection"
 
 
 def point(text: str) -> str | None:
-    """With decimal commas, a number as others write it; None where it has a point, of which nobody knows what it means.
+    """With decimal commas, a number as others write it; None where a point may be one of thousands or of decimals.
 
     >>> token = DECIMAL.set(",")
     >>> point("1,5"), point("-1.234,5e3"), point("1.234"), point("B,5")
