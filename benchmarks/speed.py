@@ -2,6 +2,26 @@
 
 Contenders take turns, so that a slow spell of the machine meets all of them. Absolute times depend on the machine and
 its other load; the ratios are what counts. Memory is measured in a process of its own for each.
+
+How near a pass comes to what the machine can do is told twice. Of one layer, with N elements of width D, H heads and P
+points, a product of matrices counted as two per multiplication:
+
+1.  `limit`: the products that the gradient needs, in the folded form: 4 N D^2 of the FFN and 8 N H P D of scores and
+    sums forward, twice that backward; none twice, nothing else.
+2.  `counted`: the products of the form that was taken (the graph tells which), those included that are computed again
+    because they were not kept, and the exponentials of the attention weights.
+
+        form      products forward       products backward       exponentials forward, backward
+        folded    4 N D^2 + 8 N H P D    10 N D^2 + 22 N H P D   2 N H P, 2 N H P
+        small     12 N D^2 + 8 N P D     24 N D^2 + 16 N P D     2 N H P, none
+        plain     12 N D^2 + 8 N P D     24 N D^2 + 20 N P D     2 N H P, 2 N H P
+
+    Folded, backward, computes again scores of both halves, the second half's sums and the FFN's first layer: 6 N H P D
+    + 2 N D^2. Small keeps all steps, and projects keys, values, queries and sums. Plain, scores are computed again.
+
+Either takes products / rate of products + exponentials / rate of exponentials, or traffic / rate of copying, whichever
+is longer; the rates are measured in the same run, on as many threads, with all numbers of products and exponentials in
+the cache. Norms, residuals, activations, sums of softmax and transposes are in neither.
 """
 
 import argparse
@@ -66,10 +86,24 @@ class Case:
         one = {"mean": 2 * self.dim, "pooling": half}.get(self.kind, 4 * self.dim**2 + 2 * half)
         return self.layers * self.entries * one * (3 if backward else 1)
 
+    def counted(self, form: str, backward: bool) -> tuple[float, float]:
+        """Operations of products, and exponentials, that this form computes (table above)."""
+        squares, columns = self.dim**2, self.dim * self.inducing
+        columns *= self.heads if form == "folded" else 1
+        (square, column), (square_back, column_back), times = FORMS[form]
+        products = square * squares + column * columns + backward * (square_back * squares + column_back * columns)
+        exponentials = 2 * self.heads * self.inducing * (times if backward else 1)
+        return self.layers * self.entries * products, self.layers * self.entries * exponentials
+
     def traffic(self, backward: bool) -> float:
         """Bytes: each half reads the elements, the second writes them; backward reads them and the gradient, twice."""
         passes = 1 + 2 * backward if self.kind in ("mean", "pooling") else 3 + 7 * backward
         return self.layers * self.entries * self.dim * 4 * passes
+
+
+# Products forward and backward, as multiples of N D^2 and N P D (folded: N H P D); how often exponentials are computed.
+FORMS = {"folded": ((4, 8), (10, 22), 2), "small": ((12, 8), (24, 16), 1), "plain": ((12, 8), (24, 20), 2)}
+MADE_BY = {"SpreadBackward": "folded", "SmallBlockBackward": "small"}  # the last step of a layer
 
 
 CASES = (
@@ -173,17 +207,29 @@ def measure(case: Case, what: str, seed: int, machine: dict[str, float], weigh: 
     seconds = in_turn(work, case.repeats)
     memory = {name: extra_memory(case, name, what) for name in layers} if weigh else None
     peer = min((n for n in seconds if n != "omniset"), key=lambda n: seconds[n]["median"])
-    least = limit(case.flops(what != "forward"), case.traffic(what != "forward"), machine)
+    backward, median = what != "forward", seconds["omniset"]["median"]
+    least = limit(case.flops(backward), case.traffic(backward), machine)
+    counted = None
+    if case.kind == "induced":
+        form = MADE_BY.get(layers["omniset"](x).grad_fn.name(), "plain")
+        products, exponentials = case.counted(form, backward)
+        counted = limit(products, case.traffic(backward), machine, exponentials) | {
+            "form": form,
+            "products": products,
+            "exponentials": exponentials,
+        }
     return {
         "case": asdict(case),
         "what": what,
         "seconds": seconds,
         "extra_bytes": memory,
         "faster_peer": peer,
-        "speedup": seconds[peer]["median"] / seconds["omniset"]["median"],
+        "speedup": seconds[peer]["median"] / median,
         "memory_ratio": memory and memory["omniset"] / max(min(m for n, m in memory.items() if n != "omniset"), 1),
         "limit": least,
-        "share_of_limit": least["seconds"] / seconds["omniset"]["median"],
+        "share_of_limit": least["seconds"] / median,
+        "counted": counted,
+        "share_counted": counted and counted["seconds"] / median,
         "faults": {name: faults(function) for name, function in work.items()},
     }
 
@@ -259,7 +305,8 @@ def main(seed: int = 0) -> None:
             print(
                 f"{case.name} {what}, beside {others}, quota {share}: "
                 f"{row['speedup']:.2f} x {row['faster_peer']}{memory}, "
-                f"{row['share_of_limit']:.0%} of the limit ({row['limit']['by']})",
+                f"{row['share_of_limit']:.0%} of the limit ({row['limit']['by']}), "
+                f"{row['share_counted']:.0%} with all that is computed ({row['counted']['form']})",
                 file=sys.stderr,
                 flush=True,
             )

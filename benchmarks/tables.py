@@ -114,9 +114,17 @@ def author(found: dict[str, Any]) -> list[str]:
     return [*lines, "", said]
 
 
+COUNTED = (
+    "All that is computed: products of the form that was taken, also those that the backward pass makes again, and "
+    "exponentials ([Speed](speed.md#measured))."
+)
+
+
 def speed(found: dict[str, Any]) -> list[str]:
-    lines = ["| case | sets x elements, dim, points | work | speed | memory | share of the limit |"]
-    lines.append("|---|---|---|---|---|---|")
+    counted = all("counted" in row for row in found["rows"])  # of older results it was not
+    more = " of the limit of all that is computed |" if counted else ""
+    lines = ["| case | sets x elements, dim, points | work | speed | memory | share of the limit |" + more]
+    lines.append("|---|---|---|---|---|---|" + "---|" * counted)
     for row in found["rows"]:
         case, by = row["case"], row["limit"]["by"]
         shape = f"{case['sets']} x {case['elements']:,}, {case['dim']}, {case['inducing']}"
@@ -131,6 +139,8 @@ def speed(found: dict[str, Any]) -> list[str]:
         lines.append(
             f"| {case['name']} | {shape} | {work} | {row['speedup']:.2f} x {row['faster_peer']} | {memory} | {share} |"
         )
+        if counted:
+            lines[-1] += f" {row['share_counted']:.0%} ({row['counted']['form']}) |" if quiet else " - |"
     half, machine = found["bfloat16"], found["machine"]
     rates = [f"{name.removesuffix('_gflops')} {rate:.0f} GF/s" for name, rate in machine.items() if "flops" in name]
     return [
@@ -138,7 +148,8 @@ def speed(found: dict[str, Any]) -> list[str]:
         "",
         f"Case {half['case']} with elements and weights in bfloat16, forward+backward: {half['speedup']:.2f} x "
         f"{half['faster_peer']} in float32, at a relative error of {half['error']:.0e}. Best rates here, "
-        f"{_threads(found)}: {', '.join(rates)}, copying {machine['copy_gbytes']:.0f} GB/s.",
+        f"{_threads(found)}: {', '.join(rates)}, copying {machine['copy_gbytes']:.0f} GB/s"
+        + (f", {machine['exponentials_giga']:.1f} exponentials in a nanosecond. {COUNTED}" if counted else "."),
     ]
 
 

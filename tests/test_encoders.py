@@ -226,6 +226,12 @@ class FromTensors(nn.Module):
         return self.encoder(SetBatch(x, m)).summary
 
 
+class AllFromTensors(FromTensors):
+    def forward(self, x, m):
+        out = self.encoder(SetBatch(x, m))
+        return (out.summary,) if out.elements is None else (out.summary, out.elements)
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @OF_ALL
@@ -238,6 +244,30 @@ def test_exported_for_any_number_of_sets_and_elements(encoder):
         x, m = torch.randn(*shape, 3), torch.randint(0, 3, shape).float()
         x[m == 0] = torch.nan  # what is written in padding reaches no result
         torch.testing.assert_close(program(x, m), module(x, m), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@OF_ALL
+def test_written_to_onnx_for_any_number_of_sets_and_elements(encoder, built, tmp_path):
+    """In a runtime of its own that shares no code with PyTorch."""
+    for name in ("onnx", "onnxscript"):
+        pytest.importorskip(name, reason=f"{name} of the extra test is not installed")
+    runtime = pytest.importorskip("onnxruntime", reason="onnxruntime of the extra test is not installed")
+    if built[0] == "fspool":
+        pytest.skip("ONNX has no search in sorted numbers")
+    module, path = AllFromTensors(encoder.float()).eval(), tmp_path / "encoder.onnx"
+    sizes = {0: torch.export.Dim("sets"), 1: torch.export.Dim("elements")}
+    given = torch.randn(4, 9, 3), torch.ones(4, 9)
+    torch.onnx.export(module, given, path, dynamo=True, dynamic_shapes={"x": sizes, "m": sizes})
+    session = runtime.InferenceSession(path)
+    for shape in ((4, 9), (7, 13), (1, 1), (3, 4000)):
+        x, m = torch.randn(*shape, 3), torch.randint(0, 3, shape).float()
+        m[1:2] = 0  # an empty set
+        x[m == 0] = torch.nan
+        outputs = session.run(None, {"x": x.numpy(), "m": m.numpy()})
+        for output, expected in zip(outputs, module(x, m), strict=True):
+            torch.testing.assert_close(torch.from_numpy(output), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_gradients_of_each_set_at_once(encoder):

@@ -84,7 +84,7 @@ def test_sigterm_while_fitting(name, words_of, tmp_path):
 @pytest.mark.parametrize(
     ("whom", "number", "code", "word"),
     [
-        ("parent", signal.SIGTERM, 143, "ended by SIGTERM"),
+        ("parent", signal.SIGHUP, 129, "ended by SIGHUP"),
         ("child", signal.SIGTERM, 143, "ended by SIGTERM"),
         ("group", signal.SIGINT, 130, "interrupted"),
     ],

@@ -129,6 +129,16 @@ def test_a_table_is_replaced_where_that_is_said(verb, here, capsys):
     refused([*words[:-1], "sets.csv", "--replace", "true"], capsys, "the input itself")
 
 
+def test_a_link_stays_one_and_permissions_stay(here):
+    Path("real.csv").write_text("old")
+    Path("real.csv").chmod(0o640)
+    Path("out.csv").symlink_to("real.csv")
+    assert main(["predict", "sets.csv", "--model", "model", "--out", "out.csv", "--replace", "true"]) == 0
+    assert Path("out.csv").is_symlink()
+    assert Path("real.csv").read_text().startswith("set,")
+    assert Path("real.csv").stat().st_mode & 0o777 == 0o640
+
+
 def test_python_saves_to_a_new_folder_or_replaces_one_of_its_class(here):
     model = omniset.SetClassifier.load("model")
     with pytest.raises(ValueError, match="replace=True"):

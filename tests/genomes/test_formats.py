@@ -260,6 +260,50 @@ def test_genomes_without_genes_are_kept_and_told(tmp_path):
     assert "1 genomes have no family at all" in file.warnings[0]
 
 
+HITS = [(f"m{copy % 3}", f"c1_{copy}") for copy in range(1, 6)]  # models without accession, and genes
+
+
+@pytest.mark.parametrize("program", ["hmmsearch", "hmmscan"])
+@pytest.mark.parametrize("said", [True, False])
+def test_the_side_of_models_without_accessions(program, said, tmp_path):
+    """By the last lines; else genes are more than models, which are never taken for families."""
+    order = (lambda model, gene: (gene, model)) if program == "hmmsearch" else (lambda model, gene: (model, gene))
+    lines = ["{} - {} - 1e-9 50".format(*order(*hit)) for hit in HITS]
+    text = TBLOUT + "\n".join([*lines, "#", *([f"# Program:         {program}"] if said else []), ""])
+    assert content(GenomeFile(write(tmp_path / "H.tblout", text))) == [("H", {"m1": 2, "m2": 2, "m0": 1})]
+
+
+def test_folders_and_lists_of_kos(tmp_path):
+    write(tmp_path / "koala" / "user_ko.txt", MAPPER)
+    for name in ("binA", "binB"):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name / "user_ko.txt", MAPPER)
+    files = [tmp_path / name / "user_ko.txt" for name in ("binA", "binB")]
+    assert content(GenomeFile(files)) == [("binA", KOS), ("binB", KOS)]
+    write(tmp_path / "lists" / "A.txt", "K00002\nK00001\nK00002\n")
+    write(tmp_path / "lists" / "B.txt", "")
+    file = GenomeFile(tmp_path / "lists")
+    assert content(file) == [("A", {"K00002": 2, "K00001": 1})]
+    assert "1 of 2 files, such as" in file.warnings[0]
+
+
+def test_eggnog_without_its_header(tmp_path):
+    row = [
+        "c_1",
+        "1.A",
+        "1e-9",
+        "99",
+        "COG0001@1|root,COG0009@2|Bacteria",
+        "2|Bacteria",
+        "H",
+        "First",
+        *["-"] * 12,
+        "x",
+    ]
+    file = GenomeFile(write(tmp_path / "A.tsv", "\n".join("\t".join([f"c_{n}", *row[1:]]) for n in (1, 2)) + "\n"))
+    assert (file.format, content(file)) == ("eggnog", [("A", {"COG0001": 2})])
+
+
 HDF5 = b"\x89HDF\r\n\x1a\n" + bytes(99)
 BAD = [
     ("A.annotations", EGGNOG3, {"identifiers": "CAZy"}, "has no column for identifiers 'CAZy', it has some for 'COG'"),
@@ -280,6 +324,15 @@ BAD = [
     ("A.txt", MAPPER, {"format": "dram"}, "has no column with genomes .fasta."),
     ("A.txt", MAPPER, {"format": "eggnog"}, "has no column for identifiers 'COG', it has some for "),
     ("A.txt", MAPPER, {"format": "long"}, "has no column with genomes, it has 'gene1'"),
+    ("A.txt", "".join(f"bin1\tK{n:05}\n" for n in range(60)), {}, "line 51: 'bin1' has more than 50 KOs: where .* gen"),
+    ("A.txt", TBLOUT.replace("query name", "tlen query name") + HMMSCAN, {}, "has a row for each domain .--domtblout"),
+    (
+        "A.txt",
+        TBLOUT + "a - b - 1e-9 50\n",
+        {},
+        "has hits of 'a' and 'b' without accessions, .* '# Program: hmmsearch'",
+    ),
+    ("A.tsv", "\tfasta\tscaffold\tpeptidase_id\nb1_1\tb1\ts1\tM\n", {}, "has no KO, CAZy or Pfam: run DRAM annotate"),
     ("A.ko", "g1\tK00001\ng2 K00002\n", {}, "line 2: has one field, 'g2 K00002': gene and KO must be separated"),
     ("A.ko", "g1\tK00001\ng2\tK00002/x\n", {}, "is of no known format"),
     ("A.txt", COGCLASSIFIER + "p9\n", {}, "line 5: has 1 fields, the header has 9: is the file cut off?"),

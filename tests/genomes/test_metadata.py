@@ -96,6 +96,8 @@ TAXONOMIES = {
     "GTDB-Tk": f"user_genome\tclassification\tfastani_ani\nA\t{AEROPYRUM}\t99\nB\t{UNNAMED}\tN/A\n",
     "GTDB without header": f"A\t{AEROPYRUM}\nB\t{UNNAMED}\n",
     "words": f"#genome\tLineage\nA\t{'; '.join(KNOWN)}\nB\tBacteria;Bacillota\n",
+    "NCBI": f"genome\ttaxonomy\nA\tcellular organisms;Archaea;Thermoproteati;{';'.join(KNOWN[1:])}\n"
+    "B\tcellular organisms; Bacteria; Bacillati; Bacillota\n",
     "columns": "genome,Superkingdom,Phylum,Class,Order,Family,Genus,Species\n"
     + f"A,{','.join(KNOWN)}\nB,Bacteria,Bacillota,,,NA,,\n",
 }

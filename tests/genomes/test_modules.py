@@ -24,7 +24,9 @@ def holds(node, there):
         ("K00001 K00002", ["K00001 K00002"], ["K00001", "K00002"]),
         ("K00001,K00002", ["K00001", "K00002"], [""]),
         ("(K00001,K00002) K00003", ["K00001 K00003", "K00002 K00003"], ["K00001 K00002", "K00003"]),
-        # A space binds more than a comma.
+        # A space binds more than a comma, but outside of parentheses.
+        ("K01476,K27545 K01581", ["K01476 K01581", "K27545 K01581"], ["K01476", "K01476 K27545"]),
+        ("K1,K2 K3,K4 K5", ["K1 K4 K5", "K2 K3 K5"], ["K1 K2 K5", "K3 K4 K5", "K1 K5"]),
         ("(K00001 K00002,K00003) K00004", ["K00003 K00004", "K00001 K00002 K00004"], ["K00001 K00004"]),
         ("K00001+K00002,K00003", ["K00003", "K00001 K00002"], ["K00001", "K00002"]),
         ("K00001+K00002-K00003", ["K00001 K00002"], ["K00001 K00003"]),
@@ -44,7 +46,7 @@ def test_definitions_mean_what_kegg_says(text, enough, too_little):
 def test_steps_have_their_texts():
     steps = parse("(K00001,K00002) K00003+K00004-K00005 -- K00006")
     assert [step.text for step in steps] == ["(K00001,K00002)", "K00003+K00004-K00005", "K00006"]
-    assert [step.text for step in parse("K00001 K00002,K00003")] == ["K00001 K00002,K00003"]  # either, one step
+    assert [step.text for step in parse("K00001 K00002,K00003")] == ["K00001", "K00002,K00003"]
 
 
 @pytest.mark.parametrize(
@@ -173,3 +175,15 @@ def test_modules_of_other_identifiers_are_refused():
     with pytest.raises(ValueError, match=r"none of their families .* such as 'K00001' \(KO\), the model's .*\(Pfam\)"):
         Modules([module], ["PF00001", "PF00002"])
     assert len(Modules([module], ["PF00001", "K00002"]).notes()) == 1
+
+
+def test_nothing_is_said_of_a_module_whose_parts_are_not_given():
+    whole, part = module_of("K1 K2"), Module("M2", "", parse("M00003 K1"))
+    modules = Modules([part, whole], ["K1", "K2"])
+    assert modules.notes() == [
+        "modules: 1 of 2 need modules that the file does not have, such as 'M2', which needs 'M00003': nothing is said "
+        "of them; add these to the file"
+    ]
+    assert modules.table([completion("a", [1, 1], [1, 1], [0.9, 0.5])])["module"].tolist() == ["M1"]
+    with pytest.raises(ValueError, match="1 of 1 need modules"):
+        Modules([part], ["K1"])

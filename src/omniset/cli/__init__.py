@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import os
@@ -106,7 +107,8 @@ def main(arguments: list[str] | None = None, systems: Mapping[str, Any] | None =
         arguments: Words behind the program's name. None: those of the shell.
         systems: Commands beside ours: of each system a dict of its verbs, with `_help`.
 
-    Exit codes: 0 done, 2 bad input, 130 interrupted (Ctrl-C), 143 ended by SIGTERM, 141 nobody reads what is printed.
+    Exit codes: 0 done, 2 bad input, 130 interrupted (Ctrl-C), 143 ended by SIGTERM (129: SIGHUP), 141 nobody reads what
+    is printed.
     """
     import omniset
     from omniset.lazy import needs
@@ -146,8 +148,9 @@ def main(arguments: list[str] | None = None, systems: Mapping[str, Any] | None =
     except (KeyboardInterrupt, Terminated) as error:
         if arguments is None:
             hear_no_more()
-        reason, code = ("ended by SIGTERM", error.code) if isinstance(error, Terminated) else ("interrupted", 130)
-        print("; ".join([f"omniset: {reason}", *getattr(error, "__notes__", [])]), file=sys.stderr)
+        reason, code = (f"ended by {error.name}", error.code) if isinstance(error, Terminated) else ("interrupted", 130)
+        with contextlib.suppress(OSError):  # a terminal that is closed takes no more
+            print("; ".join([f"omniset: {reason}", *getattr(error, "__notes__", [])]), file=sys.stderr)
         return int(code or 0)
     except BrokenPipeError:  # whoever read the output, such as head, has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would complain when it ends

@@ -187,27 +187,21 @@ def plain_linear(module: nn.Module) -> bool:
 
 
 class Snapshot:
-    """The modules of a module, their classes (which a parametrization changes) and whether they have hooks."""
+    """The modules of a module, their classes (which a parametrization changes) and whether any has a hook."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
-        self._children = [(m._modules, dict(m._modules)) for m in module.modules() if m._modules]
-        within = [m for m in module.modules() if m is not module]
-        self._classes = [(m, type(m)) for m in within]
-        self._hooks = [(hooks, bool(hooks)) for m in within for hooks in (getattr(m, name) for name in HOOKS)]
-        self.hooked = any(some for _, some in self._hooks)
+        self._children = [m._modules for m in module.modules() if m._modules]
+        self._within = [m for m in module.modules() if m is not module]
+        self._hooks = [getattr(m, name) for m in self._within for name in HOOKS]
+        self._before, self._classes = [dict(children) for children in self._children], [*map(type, self._within)]
+        self.hooked = any(self._hooks)
 
     def holds(self, module: nn.Module) -> bool:
-        """Whether all is unchanged. It makes a single call, as every call of the module runs it."""
-        if module is not self.module:  # a shallow copy
-            return False
-        for children, before in self._children:
-            if children != before:
-                return False
-        for part, kind in self._classes:
-            if type(part) is not kind:
-                return False
-        for hooks, some in self._hooks:  # noqa: SIM110
-            if bool(hooks) is not some:
-                return False
-        return True
+        """Whether all is unchanged. Lists are compared whole, as every call of the module runs this."""
+        return (
+            module is self.module  # not a shallow copy
+            and any(self._hooks) is self.hooked
+            and self._children == self._before
+            and [*map(type, self._within)] == self._classes
+        )

@@ -109,6 +109,7 @@ class GenomeCompleter(CompleterOptions, Estimator):
             empty = [name for name, size in zip(genomes.names, sizes, strict=True) if not size]
             warnings.warn(f"{len(empty)} genomes without any family are left out: {empty[0]!r}", stacklevel=2)
             genomes = genomes.select(sizes > 0)
+        _refuse_own_names(genomes)
         clades = Clades.of(genomes.counts, taxonomy, genomes.names, self.clade)
         parts = split(clades.groups, (training.VALIDATION_FRACTION,), np.random.default_rng(self.seed))
         return self.fit_split(genomes, taxonomy, clades, *parts, quality=quality, folder=folder, resume=resume)
@@ -488,6 +489,16 @@ def _batch(
         if quality is not None and (at := quality.row_of(genome.name)) >= 0:
             given[row] = quality.values[at]
     return Observed(torch.from_numpy(counts), *torch.from_numpy(given).unbind(1)), unknown
+
+
+def _refuse_own_names(genomes: GenomeTable) -> None:
+    """Families are what genomes share. Names of genes, read as families, are each of one genome."""
+    shared = int((np.bincount(genomes.counts.indices, minlength=len(genomes.families)) > 1).sum())
+    if 20 * shared < len(genomes.families):
+        raise ValueError(
+            f"table: {shared:,} of {len(genomes.families):,} families, such as {genomes.families[0]!r}, are in two "
+            "genomes or more, at least a twentieth must be: are these names of genes? Give families that genomes share"
+        )
 
 
 def _of_incomplete(

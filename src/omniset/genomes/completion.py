@@ -4,6 +4,7 @@ of many: the tables that are written, and the sums that are reported.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from omniset.genomes.readers import Genome
 from omniset.genomes.references import SURE
 from omniset.genomes.size_interval import size_interval
 from omniset.genomes.training import COMPLETENESS, CONTAMINATION
+from omniset.tables.doubts import judge_join
 
 NEAREST = 15  # references that are listed
 AT_ONCE = 64  # genomes without one of their families that are completed together
@@ -246,15 +248,20 @@ class Matching:
                 f"quality must have the completeness and contamination of these genomes, such as {self.lacking[0]!r}: "
                 f"it has none of them, its names are such as {quality.names[0]!r}"
             )
+        unused = [name for row, name in enumerate(quality.names) if row not in self.rows]
+        judge_join(
+            self.lacking, self.number, unused, file="table", other="the quality", what="genomes", refused=math.inf
+        )
         if self.lacking:
             warnings.warn(
                 f"quality does not give both completeness and contamination of {len(self.lacking)} genomes, such as "
                 f"{self.lacking[0]!r}: what is not given is estimated from marker families",
                 stacklevel=2,
             )
-        unused = len(quality.names) - len(self.rows - {-1})
         if unused:
-            warnings.warn(f"quality: {unused} of its {len(quality.names)} genomes are not in the table", stacklevel=2)
+            warnings.warn(
+                f"quality: {len(unused)} of its {len(quality.names)} genomes are not in the table", stacklevel=2
+            )
 
 
 # ---------------------------------------------------------------------- why

@@ -101,7 +101,7 @@ class GenomeFile:
         if identifiers != "auto" and key(identifiers) not in CHOICES:
             choices = ", ".join(dict.fromkeys(CHOICES.values()))
             raise ValueError(f"identifiers must be 'auto' or one of {choices}, got {identifiers!r}")
-        self.paths, skipped = _files(path)
+        self.paths, skipped = _without_empty(*_files(path))
         self.size = sum(p.stat().st_size for p in self.paths)
         self._known = frozenset(known or ())
         self._asked = format
@@ -225,6 +225,16 @@ def _files(path: str | Path | Sequence[str | Path]) -> tuple[list[Path], str | N
         chosen,
         f"{path}: {len(left)} files such as {left[0].name} were left out: give a list of files to read others",
     )
+
+
+def _without_empty(paths: list[Path], skipped: str | None) -> tuple[list[Path], str | None]:
+    """Without files of no bytes, where there are others: annotations of nothing."""
+    filled = [path for path in paths if not path.is_file() or path.stat().st_size]
+    if not filled or len(filled) == len(paths):
+        return paths, skipped
+    empty = next(path for path in paths if path not in filled)
+    said = f"{len(paths) - len(filled)} of {len(paths)} files, such as {empty}, are empty and were left out"
+    return filled, said if skipped is None else f"{skipped}; {said}"
 
 
 def _ends_well(path: Path) -> bool:

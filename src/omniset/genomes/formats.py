@@ -91,7 +91,7 @@ FORMATS = {
     ),
     "kofamscan": Format("KofamScan's detail or detail-tsv, one genome per file", families={"KO": ()}),
     "ko-mapper": Format(
-        "gene<TAB>KO as KofamScan's mapper, BlastKOALA and GhostKOALA write it, one genome per file",
+        "gene<TAB>KO as KofamScan's mapper, BlastKOALA and GhostKOALA write it, or a KO a line, one genome per file",
         families={"KO": ("ko", "kos", "ko_id", "kegg_id", "k_number", "kegg_ko", "kegg_kos")},
     ),
     "dram": Format(
@@ -157,7 +157,14 @@ COUNT_NAMES = ("count", "counts", "copies", "copy_number", "gene_count", "n", "n
 METADATA = ("metadata_nsti",)  # PICRUSt2's distance to the nearest sequenced taxon
 COMMAS = re.compile(r"[+-]?\d+(?:[, '_]\d+)+(?:\.\d*)?", re.ASCII)  # of decimals or of thousands: refused as a count
 TBLOUT = re.compile(r"#\s*target name\s+accession\s+query name\b")
+EGGNOG = [  # columns of eggNOG-mapper 2.1
+    *("query", "seed_ortholog", "evalue", "score", "eggNOG_OGs", "max_annot_lvl", "COG_category", "Description"),
+    *("Preferred_name", "GOs", "EC", "KEGG_ko", "KEGG_Pathway", "KEGG_Module", "KEGG_Reaction", "KEGG_rclass"),
+    *("BRITE", "KEGG_TC", "CAZy", "BiGG_Reaction", "PFAMs"),
+]
+ROOT = re.compile(r"@1\|root\b|@2\|Bacteria\b|@2157\|Archaea\b")
 MD5 = re.compile(r"[0-9a-f]{32}")
+DOMTBLOUT = re.compile(r"#\s*target name\s+accession\s+tlen\b")
 KOFAM = re.compile(r"#\s*gene name\s+KO\b")
 
 
@@ -176,17 +183,23 @@ def detect(sheet: Sheet) -> str:
         return "kofamscan"
     if is_tblout(sheet):
         return "hmmscan"
+    if is_tblout(sheet, DOMTBLOUT):
+        raise sheet.file.error(None, "has a row for each domain (--domtblout): give the file that --tblout writes")
     for groups, but, why in REFUSED:
         if has(groups) and but not in keys:
             raise sheet.file.error(None, why)
     for name, form in FORMATS.items():
         if has(form.header):
             return name
+    if is_beheaded_eggnog(sheet):
+        return "eggnog"
     if len(sheet.columns) >= 11 and MD5.fullmatch(sheet.columns[1]):
         return "interproscan"
     dram = FORMATS["dram"]
     if has((dram.genome, tuple(name for names in dram.families.values() for name in names))):
         return "dram"
+    if has((dram.genome, dram.contig)):
+        raise sheet.file.error(None, "has no KO, CAZy or Pfam: run DRAM annotate with KOfam, dbCAN or Pfam")
     if sheet.keys[0] == "key" and text_columns(sheet):
         return "anvio-matrix"
     if sheet.first(GENOME_NAMES) is not None and sheet.first(FAMILY_NAMES) not in (None, sheet.first(GENOME_NAMES)):
@@ -209,11 +222,16 @@ def is_kofam(sheet: Sheet) -> bool:
     return sheet.marked and KOFAM.match("\t".join(["#", *sheet.columns])) is not None
 
 
-def is_tblout(sheet: Sheet) -> bool:
+def is_tblout(sheet: Sheet, header: re.Pattern[str] = TBLOUT) -> bool:
     """HMMER's table of hits: its header is among the first lines, each with a # before it."""
     if isinstance(sheet.file, TableFile):
         return False
-    return any(TBLOUT.match(line) for _, line in islice(sheet.file.lines(), 5))
+    return any(header.match(line) for _, line in islice(sheet.file.lines(), 5))
+
+
+def is_beheaded_eggnog(sheet: Sheet) -> bool:
+    """eggNOG-mapper's annotations without their header."""
+    return len(sheet.columns) == len(EGGNOG) and bool(ROOT.search(sheet.columns[EGGNOG.index("eggNOG_OGs")]))
 
 
 def _is_count(cell: str) -> bool:
@@ -226,9 +244,17 @@ def text_columns(sheet: Sheet) -> list[int]:
     return [at for at in wide if 2 * sum(at < len(f) and not _is_count(f[at]) for f in sheet.rows) > len(sheet.rows)]
 
 
+def is_list_of_kos(sheet: Sheet) -> bool:
+    """A KO alone on each line."""
+    lines = [sheet.columns, *sheet.rows]
+    return all(len(fields) == 1 and kind_of_identifier(fields[0]) == "KO" for fields in lines)
+
+
 def _is_mapper(sheet: Sheet) -> bool:
-    """Lines of a gene and at most one KO or more, no header; the first KO may come late."""
+    """Lines of a gene and at most one KO or more, no header; the first KO may come late. Or of KOs alone."""
     some = False
+    if is_list_of_kos(sheet):
+        return True
     if sheet.keys[0] in GENOME_NAMES or isinstance(sheet.file, TableFile):
         return False
     header = len(sheet.columns) > 1 and sheet.keys[1] in FORMATS["ko-mapper"].families["KO"]

@@ -2,7 +2,8 @@
 
 A definition is an expression in KEGG's notation (Kanehisa et al., "KEGG as a reference resource for gene and protein
 annotation", 2016): a space is "and" between steps, a comma "or", "+" joins the parts of a complex, what follows "-" is
-not needed, "--" is a step of which no family is known, and M00001 stands for that module.
+not needed, "--" is a step of which no family is known, and M00001 stands for that module. Outside of parentheses spaces
+part first, so that "K1,K2 K3" needs K3; within them commas do: "(K1,K2 K3)" is K1, or K2 with K3.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from omniset.tables.files import TextFile
 from omniset.tables.sheets import look
 
 TOKEN = re.compile(r"--|[(),+-]|[A-Za-z0-9_.:]+|\s+")
+MODULE = re.compile(r"M\d{5}")
 DEEPEST = 50  # parentheses and modules within each other
 MOST = 10_000  # families of a module and of those that it names, as often as they are in them
 REPEATED = 10  # families of a module, at most, that are in it more than once and are taken exactly
@@ -140,24 +142,23 @@ def parse(text: str, known: Mapping[str, Node] | None = None) -> tuple[Node, ...
 
 
 class _Parser:
-    """Recursive descent; "," binds least, then spaces, then "+" and "-"."""
+    """Recursive descent; "," binds least, then spaces, then "+" and "-". Outside of parentheses spaces bind least."""
 
     def __init__(self, text: str, tokens: list[tuple[str, int]], known: Mapping[str, Node]) -> None:
         self.text, self.tokens, self.known = text, tokens, known
         self.at, self.depth = 0, 0
-        self.top: list[tuple[Node, int]] = []  # what stands outside of parentheses with spaces between, and its end
 
     def steps(self) -> tuple[Node, ...]:
-        whole, begin = self.alternatives(), 0
+        steps, begin = [], 0
+        while not steps or self.peek() == " ":
+            self.at += bool(steps)
+            step = self.alternatives(self.complex)
+            end = self.tokens[self.at][1] if self.at < len(self.tokens) else len(self.text)
+            steps.append(replace(step, text=self.text[begin:end].strip()))
+            begin = end
         if self.at < len(self.tokens):
             raise self.error()
-        if whole.kind == "or" or len(self.top) < 2:
-            return (replace(whole, text=self.text.strip()),)
-        steps = []
-        for part, end in self.top:
-            steps.append(replace(part, text=self.text[begin:end].strip()))
-            begin = end
-        return tuple(step for step in steps if step != Node("and"))
+        return tuple(step for step in steps if len(steps) == 1 or step != Node("and"))
 
     def peek(self) -> str:
         return self.tokens[self.at][0] if self.at < len(self.tokens) else ""
@@ -168,11 +169,11 @@ class _Parser:
         token, start = self.tokens[self.at]
         return ValueError(f"definition {self.text!r} has {token!r} at character {start + 1}, where it cannot be")
 
-    def alternatives(self) -> Node:
-        ways = [self.sequence()]
+    def alternatives(self, way: Callable[[], Node]) -> Node:
+        ways = [way()]
         while self.peek() == ",":
             self.at += 1
-            ways.append(self.sequence())
+            ways.append(way())
         return _joined("or", ways)
 
     def sequence(self) -> Node:
@@ -180,8 +181,6 @@ class _Parser:
         while not parts or self.peek() == " ":
             self.at += bool(parts)
             parts.append(self.complex())
-            if not self.depth:
-                self.top.append((parts[-1], self.tokens[self.at][1] if self.at < len(self.tokens) else len(self.text)))
         return _joined("and", parts)
 
     def complex(self) -> Node:
@@ -207,7 +206,7 @@ class _Parser:
         self.depth += 1
         if self.depth > DEEPEST:
             raise ValueError(f"definition {self.text[:60]!r}... has more than {DEEPEST} parentheses in each other")
-        node = self.alternatives()
+        node = self.alternatives(self.sequence)
         if self.peek() != ")":
             raise self.error()
         self.at, self.depth = self.at + 1, self.depth - 1
@@ -338,13 +337,21 @@ class Modules:
         families: The vocabulary.
 
     Raises:
-        ValueError: It has none of the modules' families.
+        ValueError: It has none of the modules' families; each of them needs a module that is not among them.
     """
 
     def __init__(self, modules: Sequence[Module], families: Sequence[str]) -> None:
-        self.modules = list(modules)
+        lacking = {one.name: names for one in modules if (names := [*filter(MODULE.fullmatch, one.families())])}
+        self._of_lacking = [
+            f"modules: {len(lacking):,} of {len(modules):,} need modules that the file does not have, such as "
+            f"{name!r}, which needs {needed[0]!r}: nothing is said of them; add these to the file"
+            for name, needed in [*lacking.items()][:1]
+        ]
+        self.modules = [module for module in modules if module.name not in lacking]
+        if not self.modules:
+            raise ValueError(self._of_lacking[0])
         self._position = {family: i for i, family in enumerate(families)}
-        self.needed = list(dict.fromkeys(family for module in modules for family in module.families()))
+        self.needed = list(dict.fromkeys(family for module in self.modules for family in module.families()))
         if self.needed and not any(family in self._position for family in self.needed):
             raise ValueError(
                 f"modules: none of their families is in the model's vocabulary: {unlike(self.needed[0], families[0])}"
@@ -355,10 +362,11 @@ class Modules:
         """What was found wanting, a sentence each."""
         lacking = [family for family in self.needed if family not in self._position]
         if not lacking:
-            return []
+            return self._of_lacking
         return [
+            *self._of_lacking,
             f"modules: {len(lacking):,} of their {len(self.needed):,} families, such as {lacking[0]!r}, are not in the "
-            "model's vocabulary: they are absent where they were not observed"
+            "model's vocabulary: they are absent where they were not observed",
         ]
 
     def table(self, group: Sequence[Completion]) -> pd.DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import pandas as pd
 from jaxtyping import Bool, Float
 
 from omniset.genomes.formats import GENOME_NAMES, twice
+from omniset.tables.doubts import judge_join
 from omniset.tables.files import listed, short
 from omniset.tables.sheets import Sheet, look, number_of
 
@@ -173,6 +175,8 @@ def _is_of_others(rank: str, text: str) -> bool:
 def _lineage(sheet: Sheet, row: int, column: int, text: str) -> list[str | None]:
     ranks: list[str | None] = [None] * len(RANKS)
     parts = [_common_prefix(part.strip()) for part in text.split(";" if ";" in text else "|")]
+    if parts[0].lower() in ("cellular organisms", "root"):  # NCBI's, above the domains; kingdoms stand below
+        parts = [parts[1], *(part for part in parts[2:] if not part.endswith("ati"))] if parts[1:] else [""]
     prefixed = [bool(re.match(r"[dkpcofgs]__", part)) for part in parts]
     if not any(prefixed) and (len(parts) < 2 or len(parts) > len(RANKS)):
         if len(parts) > len(RANKS):
@@ -261,6 +265,15 @@ def rows_by_name(frame: pd.DataFrame) -> Callable[[str], int]:
     return lambda name: exact.get(name, plain.get(_plain(name), -1))
 
 
+def refuse_other_names(frame: pd.DataFrame, names: list[str], what: str, refused: float) -> None:
+    """See that a frame's names are those of the genomes, by `rows_by_name` (`omniset.tables.doubts.judge_join`)."""
+    row_of = rows_by_name(frame)
+    rows = [row_of(name) for name in names]
+    lost = [name for name, row in zip(names, rows, strict=True) if row < 0]
+    unused = [str(frame.index[row]) for row in sorted({*range(len(frame))} - {*rows})]
+    judge_join(lost, len(names), unused, file="table", other=f"the {what}", what="genomes", refused=refused)
+
+
 @dataclass
 class Quality:
     """Completeness and contamination by name, as shares.
@@ -321,6 +334,8 @@ def completeness_of(quality: pd.DataFrame | None, names: list[str]) -> Float[np.
             f"quality must have the completeness of these genomes, such as {names[0]!r}: it has none of them, its "
             f"names are such as {checked.names[0]!r}"
         )
+    assert quality is not None
+    refuse_other_names(quality, names, "quality", math.inf)
     return np.where(rows >= 0, checked.values[rows, 0], np.nan)
 
 

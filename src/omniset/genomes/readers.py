@@ -22,12 +22,15 @@ from omniset.genomes.formats import (
     COGS,
     COMMAS,
     COUNT_NAMES,
+    EGGNOG,
     FAMILY_NAMES,
     FORMATS,
     GENOME_NAMES,
     METADATA,
     distinct,
+    is_beheaded_eggnog,
     is_kofam,
+    is_list_of_kos,
     kind_of_identifier,
     normalise,
     several,
@@ -37,6 +40,7 @@ from omniset.tables.files import OPENERS, TableFile, TextFile, listed, short
 from omniset.tables.sheets import NUMBER, Sheet, key, split_loosely, texts_of
 
 MOST = 2**31 - 1  # what 32 bits hold
+MOST_OF_GENE = 50  # KOs: a gene has a few, a genome hundreds
 BLOCK = 1 << 22  # characters read at a time
 ENDINGS = re.compile(
     r"(\.emapper|\.annotations|\.tsv|\.csv|\.txt|\.tab|\.out|\.rtab|\.parquet|\.mapper|\.detail|\.tblout|\.tbl|\.fasta|\.faa|\.fna|\.fa"
@@ -216,7 +220,7 @@ def genome_of(path: Path) -> str:
     name = path.name
     if path.suffix.lower() in OPENERS:
         name = name[: -len(path.suffix)]
-    while (shorter := ENDINGS.sub("", name)) not in (name, ""):
+    while name.lower() not in NO_NAME and (shorter := ENDINGS.sub("", name)) not in (name, ""):
         name = shorter
     return path.resolve().parent.name or name if name.lower() in NO_NAME else name
 
@@ -289,7 +293,9 @@ def _picked(pick: str, text: str, wanted: str, notes: Notes, sheet: Sheet, row: 
 
 
 def _name_last_columns(sheet: Sheet) -> None:
-    """eggNOG-mapper 2.0 left the last five columns without a name."""
+    """eggNOG-mapper 2.0 left the last five columns without a name; `grep -v` takes all names away."""
+    if is_beheaded_eggnog(sheet):
+        sheet.columns, sheet.header = [*EGGNOG], -2
     if (
         sheet.first(FORMATS["eggnog"].families["COG"]) is None
         and sheet.rows
@@ -338,8 +344,9 @@ def hmmscan_hits(sheet: Sheet, notes: Notes) -> Iterator[Hit]:
     """The accession of the model, else its name.
 
     The hits are those of the file: choose them with HMMER's --cut_ga or -E. hmmscan has models as targets, hmmsearch as
-    queries; the side that has an accession is the model.
+    queries. The side that has an accession is the model; where none has, the program that the last lines name tells.
     """
+    queries: bool | None = None
     for row, line in sheet.file.lines():
         fields = line.split(None, 5)
         if line.startswith("#") or not fields:
@@ -347,9 +354,34 @@ def hmmscan_hits(sheet: Sheet, notes: Notes) -> Iterator[Hit]:
         if len(fields) < 6:
             raise sheet.file.error(row, f"has {len(fields)} fields, a row of --tblout has 18")
         target, accession, query, other = fields[:4]
-        searched = accession == "-" and other != "-"
-        model, gene = (other, target) if searched else (target if accession == "-" else accession, query)
+        if accession == other == "-":
+            queries = _models_are_queries(sheet.file) if queries is None else queries
+            model, gene = (query, target) if queries else (target, query)
+        else:
+            model, gene = (other, target) if accession == "-" else (accession, query)
         yield row, gene, [notes.family(model)]
+
+
+def _models_are_queries(file: TextFile) -> bool:
+    """Of a table without accessions: whether hmmsearch wrote it, by its last lines; else models are fewer than genes.
+
+    Raises:
+        ValueError: There are as many of both.
+    """
+    names: tuple[set[str], set[str]] = set(), set()
+    for _, line in file.lines():
+        if program := re.match(r"# Program:\s+hmm(scan|search)", line):
+            return program[1] == "search"
+        if fields := [] if line.startswith("#") else line.split(None, 3):
+            names[0].add(fields[0])
+            names[1].add(fields[2])
+    if len(names[0]) == len(names[1]):
+        raise file.error(
+            None,
+            f"has hits of {min(names[0])!r} and {min(names[1])!r} without accessions, and nothing tells which is the "
+            "model: keep HMMER's last line '# Program: hmmsearch' (or hmmscan)",
+        )
+    return len(names[1]) < len(names[0])
 
 
 def kofamscan_hits(sheet: Sheet, notes: Notes) -> Iterator[Hit]:
@@ -377,14 +409,17 @@ def kofamscan_hits(sheet: Sheet, notes: Notes) -> Iterator[Hit]:
 
 
 def mapper_hits(sheet: Sheet, notes: Notes) -> Iterator[Hit]:
-    """Gene and KOs, in one field or several; without comments, since a gene may have any name."""
+    """Gene and KOs, in one field or several, or KOs alone; without comments, since a gene may have any name."""
     header = FORMATS["ko-mapper"].families["KO"]  # which tools do not write
-    began = False
+    began, alone, of_gene = False, is_list_of_kos(sheet), Counter[str]()
     for row, line in sheet.file.lines():
         gene, *fields = map(str.strip, split_loosely(line, sheet.separator))
         if not began and fields and key(fields[0]) in header:
             continue
         began = True
+        if alone:
+            yield row, "", _each(sheet, row, "column 1", gene, "KO", notes)
+            continue
         families = _each(sheet, row, "column 2", fields[0], "KO", notes) if fields else []
         for further in fields[1:] if families else []:  # further columns may tell the next best hit
             more = several(further)
@@ -393,6 +428,13 @@ def mapper_hits(sheet: Sheet, notes: Notes) -> Iterator[Hit]:
             families += map(notes.family, more)
         if not fields and HIDDEN.search(gene):
             raise sheet.file.error(row, f"has one field, {short(gene)}: gene and KO must be separated by a tab")
+        of_gene[gene] += len(families)
+        if gene and of_gene[gene] > MOST_OF_GENE:
+            raise sheet.file.error(
+                row,
+                f"{short(gene)} has more than {MOST_OF_GENE} KOs: where the first column names genomes, write the line "
+                "genome<tab>ko above",
+            )
         yield row, gene, families
 
 

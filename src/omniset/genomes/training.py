@@ -30,13 +30,14 @@ from omniset.genomes.baselines import (
     Prevalence,
     PrincipalComponents,
 )
-from omniset.genomes.metadata import check_taxonomy, lineages
+from omniset.genomes.metadata import check_taxonomy, lineages, refuse_other_names
 from omniset.genomes.model import EvidenceModel, Mixture, Predictions, WithoutNetwork, fit_weights
 from omniset.genomes.noise import NoiseModel, Observed, Recovery, cross_entropy, degrade, flip
 from omniset.genomes.options import CompleterOptions
 from omniset.genomes.references import References
 from omniset.genomes.seed import SeedModel
 from omniset.runs import devices
+from omniset.tables.doubts import REFUSED
 from omniset.training.data import Key, Lesson
 from omniset.training.fit import TrainingModule, fit
 
@@ -110,6 +111,7 @@ class Clades:
         ranks = [c for c in taxonomy.columns if taxonomy[c].fillna("").astype(bool).any()]
         if rank not in ranks:
             raise ValueError(f"clade must be a rank that the taxonomy has, {', '.join(ranks)}; got {rank!r}")
+        refuse_other_names(taxonomy, names, "taxonomy", REFUSED)
         taxa = lineages(taxonomy, names)
         lacking = [name for name, taxon in zip(names, taxa[rank], strict=True) if not taxon]
         if len(lacking) == len(names):

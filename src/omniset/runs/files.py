@@ -8,6 +8,7 @@ import math
 import os
 import platform
 import re
+import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -23,14 +24,17 @@ PACKAGES = ("torch", "numpy", "pandas", "scikit-learn", "safetensors")
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
-    """A temporary path beside `path`: moved to it when the block ends well, removed when it does not."""
-    path = Path(path)
+    """A temporary path beside `path`: moved to it when the block ends well, removed when it does not.
+
+    A link stays one, and leads to the new file. A file that is replaced gives the new one its permissions.
+    """
+    path = Path(path).resolve()
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=path.suffix)
     os.close(descriptor)
     temporary = Path(name)
     try:
         yield temporary
-        temporary.chmod(0o666 & ~_umask())
+        temporary.chmod(stat.S_IMODE(path.stat().st_mode) if path.is_file() else 0o666 & ~_umask())
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -1,4 +1,5 @@
-"""SIGTERM, by which schedulers and containers end a program: an exception, as Ctrl-C is, so that files stay whole.
+"""SIGTERM, by which schedulers and containers end a program, and SIGHUP, by which a terminal does that is closed: an
+exception, as Ctrl-C is, so that files stay whole.
 
 Python drops an exception that is raised in a destructor or in a callback of garbage collection, and a signal may arrive
 there. So long work asks now and then whether one has (`raise_received`).
@@ -12,21 +13,28 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+ENDING = [signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]  # the second is Unix's
+
 
 class Terminated(SystemExit):
-    """This process received SIGTERM. Where nothing catches it, the exit status is 143, as the shell has it."""
+    """This process received SIGTERM or SIGHUP. Where nothing catches it, the exit status is the shell's, 143 or 129."""
 
-    def __init__(self) -> None:
-        super().__init__(128 + signal.SIGTERM)
+    def __init__(self, number: int = signal.SIGTERM) -> None:
+        super().__init__(128 + number)
+        self.name = signal.Signals(number).name
 
 
 _received: list[int] = []
 
 
 def raise_terminated() -> None:
-    """From now on SIGTERM raises `Terminated`. Only the main thread can set this; elsewhere nothing changes."""
+    """From now on SIGTERM and SIGHUP raise `Terminated`, but one that is ignored, as under nohup. Only the main thread
+    can set this; elsewhere nothing changes.
+    """
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, _terminate)
+        for number in ENDING:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, _terminate)
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, _interrupt)
 
@@ -34,13 +42,13 @@ def raise_terminated() -> None:
 def raise_received() -> None:
     """Raise what a signal has raised within `terminable`, where that did not get this far."""
     if _received and threading.current_thread() is threading.main_thread():
-        raise Terminated if _received[0] == signal.SIGTERM else KeyboardInterrupt
+        raise KeyboardInterrupt if _received[0] == signal.SIGINT else Terminated(_received[0])
 
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """Within, SIGTERM raises `Terminated`; afterwards it does what it did before."""
-    numbers = signal.SIGTERM, signal.SIGINT
+    """Within, SIGTERM and SIGHUP raise `Terminated`; afterwards they do what they did before."""
+    numbers = [*ENDING, signal.SIGINT]
     before = [signal.getsignal(number) for number in numbers]
     raise_terminated()
     try:
@@ -62,15 +70,15 @@ def terminable() -> Iterator[None]:
 
 
 def hear_no_more() -> None:
-    """From now on neither signal is heard: a second one would cut short what puts files in order."""
-    for number in (signal.SIGTERM, signal.SIGINT):
+    """From now on none of the signals is heard: a second one would cut short what puts files in order."""
+    for number in (*ENDING, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
     hear_no_more()
     _received.append(number)
-    raise Terminated
+    raise Terminated(number)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

@@ -89,7 +89,16 @@ def _parts(name: str, ends: tuple[int, int]) -> bool:
     return all("sign" in kinds[at - 1 : at + 1] or kinds[at - 1] != kinds[at] for at in inner)
 
 
-def judge_join(lost: Sequence[str], total: int, others: Collection[str], *, file: str, other: str, what: str) -> str:
+def judge_join(
+    lost: Sequence[str],
+    total: int,
+    others: Collection[str],
+    *,
+    file: str,
+    other: str,
+    what: str,
+    refused: float = REFUSED,
+) -> str:
     """What to warn of where a join by names loses some of a file's; "" where little is lost.
 
     A third and more is said. Two thirds are refused, and so is any loss that a common beginning or ending of all lost
@@ -101,9 +110,10 @@ def judge_join(lost: Sequence[str], total: int, others: Collection[str], *, file
         others: Names of the other file that have no partner.
         file, other: What the files are called.
         what: Names of what, as "regions".
+        refused: From which share on; more than 1 where a name may lack a partner.
 
     Raises:
-        ValueError: Two thirds are lost, or all lost ones differ by what they begin with or end in.
+        ValueError: Such a share is lost, or all lost ones differ by what they begin with or end in.
 
     >>> judge_join(["x", "y"], 5, ["z"], file="a.csv", other="b.csv", what="sets")
     "a.csv: 2 of 5 sets are not in b.csv, such as 'x', 'y'"
@@ -118,7 +128,7 @@ def judge_join(lost: Sequence[str], total: int, others: Collection[str], *, file
                 f"{said}: those of {here} all {found}, which {there} lacks: give both files the same names"
             )
     share = len(lost) / total
-    if share >= REFUSED and total >= FEWEST:
+    if share >= refused and total >= FEWEST:
         few = f", which has such as {listed(list(others)[:3], 3)}" if others else ""
         raise ValueError(f"{said}{few}: give both files the same names, or leave out of {file} what is not meant")
     return said if share >= WARNED else ""
