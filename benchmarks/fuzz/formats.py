@@ -11,7 +11,7 @@ from unittest.mock import patch
 import numpy as np
 from numpy.random import Generator
 
-from benchmarks.fuzz import seeds
+from benchmarks.fuzz import changes, seeds
 
 
 class Read(BaseException):
@@ -33,6 +33,7 @@ class Format:
         packs: It may be compressed too.
         needs: Module without which it is left out.
         costly: Its valid file takes seconds to make.
+        change: Its only change, after which `read` knows what is right; it says what it did.
     """
 
     file: str
@@ -41,6 +42,7 @@ class Format:
     packs: bool = False
     needs: str | None = None
     costly: bool = False
+    change: Callable[[Path, Generator], str] | None = None
 
     @property
     def group(self) -> str:
@@ -84,6 +86,20 @@ def _fit_sets(path: Path, **options: Any) -> None:
 
     with _stopped(SetEstimator, "fit", check):
         commands.fit(path, out=Path("run"), progress=False, **options)
+
+
+def _known_sets(path: Path) -> None:
+    from omniset.cli import sets as commands
+    from omniset.estimators import SetEstimator
+
+    def check(sets: Any, y: Any, **_: Any) -> None:
+        rows, right = np.concatenate([e.numpy() for e, _ in sets.blocks(1 << 16)]), np.load("truth.npy")
+        must(rows.shape == right.shape and np.allclose(rows, right), "numbers are others")
+        must([*y] == ["pq"["abcd".index(name[0].lower()) % 2] for name in sets.names], "labels are of other sets")
+
+    options: dict[str, Any] = {"cofactor": 0.0} if path.is_dir() else {}
+    with _stopped(SetEstimator, "fit", check):
+        commands.fit(path, target=Path("labels.csv"), out=Path("run"), progress=False, **options)
 
 
 def _sets(path: Path) -> None:
@@ -298,7 +314,7 @@ def _loaded(system: str) -> Callable[[Path], None]:
     return read
 
 
-S = seeds
+S, C = seeds, changes
 FORMATS: dict[str, Format] = {
     "tables/sets.csv": Format("sets.csv", _write_sets, _sets, packs=True),
     "tables/sets.tsv": Format("sets.tsv", _write_sets, _sets, packs=True),
@@ -313,6 +329,8 @@ FORMATS: dict[str, Format] = {
     "tables/folder-npy": Format("bags", S.folder_npy, _sets),
     "tables/folder-pt": Format("bags", S.folder_pt, _sets),
     "tables/folder-fcs": Format("samples", S.folder_fcs, _sets),
+    "tables/readings": Format("sets.tsv", S.known_sets, _known_sets, change=C.write_otherwise),
+    "tables/readings-fcs": Format("samples", S.known_fcs, _known_sets, change=C.write_otherwise),
     "tables/cells.h5ad": Format("cells.h5ad", S.sets_of_cells, _cells_of_sets, needs="anndata"),
     "tables/counts.biom": Format("table.biom", S.counts_of_features, _counts, needs="h5py"),
     "tables/counts.tsv": Format("table.tsv", S.counts_of_features, _counts, packs=True),

@@ -82,6 +82,8 @@ class Maker:
         rng = np.random.default_rng([seed, zlib.crc32(name.encode()), number])
         shutil.copytree(self.valid(name, 0 if found.costly else int(rng.integers(VARIANTS))), folder)
         path = folder / found.file
+        if found.change is not None:
+            return path.relative_to(folder), [found.change(path, rng)]
         said = []
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

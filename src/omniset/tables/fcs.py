@@ -216,7 +216,8 @@ class Events(FileRows):
         """The first byte of the events, and how many there are."""
         size, total = self._dtype.itemsize, self._number("$TOT", -1)
         text = self._number("$BEGINDATA", 0), self._number("$ENDDATA", 0)
-        stated = [("HEADER", *places[2:])] * (places[2] > 0) + [("TEXT", *text)] * (text[0] > 0)
+        said_by = ("HEADER", places[2], places[3]), ("TEXT", *text)
+        stated = [(who, first, last) for who, first, last in said_by if first > 0]
         ends = {self._size, self._size - CHECKSUM, self._next, self._number("$BEGINANALYSIS", 0)}
 
         def fits(first: int, events: int) -> bool:

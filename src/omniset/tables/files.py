@@ -322,7 +322,7 @@ class TableFile(TextFile):
             rows = islice(csv.reader(text, delimiter=self.separator or ","), self._above, None)
             if (columns := len(next(rows, []))) > COLUMNS:
                 raise self.error(-1, f"has {columns:,} columns, at most {COLUMNS:,} are read: does a row end?")
-            if self.separator in "\t ":  # R names rows there; with commas these may be decimal ones
+            if self.separator in ("\t", " "):  # R names rows there; with commas these may be decimal ones
                 below = [row for row in islice(rows, PEEK) if row]
                 more = bool(below) and all(len(row) == columns + 1 for row in below)
                 self._shifted = more and any(row[-1] for row in below)
