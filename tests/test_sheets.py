@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from omniset.tables.sheets import look, number_of, numbers_of, separator_of, split, split_loosely
+from omniset.tables.spreadsheets import DECIMAL
 
 
 def written(tmp_path, text, name="t.txt"):
@@ -55,6 +56,17 @@ def test_the_header_is_found(tmp_path, text, columns, rows):
     sheet = look(written(tmp_path, text))
     assert (sheet.columns, rows_of(sheet)) == (columns, rows)
     assert len(sheet.titles) == len(rows[0])
+
+
+def test_decimal_commas(tmp_path):
+    token = DECIMAL.set(",")
+    try:
+        sheet = look(written(tmp_path, "id;a\nr;1.234,5\ns,1;0.25\nt;1.234\n"))
+        assert sheet.rows == [["r", "1234.5"], ["s,1", "0.25"], ["t", "1.234"]]
+        with pytest.raises(ValueError, match="line 4: has '1.234', of which --decimal , leaves open"):
+            rows_of(sheet)
+    finally:
+        DECIMAL.reset(token)
 
 
 def test_spaces_separate_where_nothing_else_does(tmp_path):

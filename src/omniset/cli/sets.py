@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -274,7 +275,7 @@ def embed(sets: Path, model: Path = Path("run"), out: Path = Path("vectors.csv")
     new_file(out)
     estimator = commands.load(model, given(SetOptions, options))
     made = f"vectors of {len(estimator.get_feature_names_out()):,} numbers"
-    vectors = commands.told_apart(estimator.vectors, sets)
+    vectors = functools.partial(commands.told_apart, estimator.vectors, sets)
     commands.write_each(estimator, vectors, sets, out, reading, ("embedding", made))
 
 

@@ -303,14 +303,14 @@ class _Learned:
         text = pc.utf8_trim_whitespace(block.as_text(self.name, values))
         for value in text.filter(pa.array(~gone)).unique().to_pylist():
             if _is_number(value):
-                row = int(pc.equal(text, value).to_numpy(zero_copy_only=False).argmax())
+                row = pc.index(text, value).as_py()
                 none = f"is {other}" if (other := writing(self._text)) else "is none"
                 bound = f"which is a number, and {self._text!r} {none}: a feature is numbers, or text, throughout"
                 raise block.error(row, self.name, f"is {value!r}, {bound}")
             self._categories.add(value)
             if len(self._categories) > CATEGORIES:
                 self._refuse_numbers()
-                row = int(pc.equal(text, value).to_numpy(zero_copy_only=False).argmax())
+                row = pc.index(text, value).as_py()
                 message = f"is text of more than {CATEGORIES} different values, here {value!r}: is it a name? "
                 raise block.error(row, self.name, f"{message}--ignore {shlex.quote(self.name)} leaves it out")
 

@@ -199,34 +199,28 @@ def write_each(
 
 
 def told_apart(
-    frames: Callable[[Iterator[StoredSet]], Iterator[pd.DataFrame]], path: Path
-) -> Callable[[Iterator[StoredSet]], Iterator[pd.DataFrame]]:
-    """Vectors of sets, as `frames` makes them, of which most must differ; sets without elements say nothing.
+    frames: Callable[[Iterator[StoredSet]], Iterator[pd.DataFrame]], path: Path, sets: Iterator[StoredSet]
+) -> Iterator[pd.DataFrame]:
+    """Vectors of sets, as `frames` makes them.
 
     Raises:
         ValueError: Most of at least 5 sets are empty, or have the same vector.
     """
+    empty: dict[str, bool] = {}
 
-    def checked(sets: Iterator[StoredSet]) -> Iterator[pd.DataFrame]:
-        names: list[str] = []
-        empty: list[bool] = []
-        digests: list[np.ndarray] = []
+    def seen() -> Iterator[StoredSet]:
+        for one in sets:
+            empty[str(one.name)] = is_empty(one)
+            yield one
 
-        def seen() -> Iterator[StoredSet]:
-            for one in sets:
-                empty.append(is_empty(one))
-                yield one
-
-        for frame in frames(seen()):
-            names += map(str, frame["set"])
-            digests.append(pd.util.hash_pandas_object(frame.drop(columns="set"), index=False).to_numpy())
-            yield frame
-        bare = np.array(empty, dtype=bool)
-        rows = np.concatenate([np.zeros(0, np.uint64), *digests])[~bare, None]
-        refuse_equal_rows(rows, np.array(names, dtype=object)[~bare].tolist(), file=str(path), what="sets")
-        warn_of_empty([name for name, none in zip(names, empty, strict=True) if none], len(names), str(path))
-
-    return checked
+    digests: list[np.ndarray] = [np.zeros(0, np.uint64)]
+    for frame in frames(seen()):
+        digests.append(pd.util.hash_pandas_object(frame.drop(columns="set"), index=False).to_numpy())
+        yield frame
+    full = [name for name, none in empty.items() if not none]
+    there = ~np.array([*empty.values()], dtype=bool)
+    refuse_equal_rows(np.concatenate(digests)[there, None], full, file=str(path), what="sets")
+    warn_of_empty([name for name, none in empty.items() if none], len(empty), str(path))
 
 
 def remembered(reading: dict[str, Any]) -> dict[str, Any]:

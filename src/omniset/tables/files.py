@@ -89,14 +89,10 @@ class Chunk(Block):
         for name, values in self.columns.items() if DECIMAL.get() == "," else ():
             held = [text or "" for text in values.to_pylist()]
             texts = [point(text) for text in held]
-            if (
-                None in texts
-                and {*texts} <= {None, *held}
-                and any(re.fullmatch(r"[+-]?\d*\.\d+", t or "") for t in texts)
-            ):
-                continue  # with points, all of them
             if None in texts:
-                raise self.error(at := texts.index(None), name, f"is {short(values[at].as_py())}, {POINTED}")
+                if {*texts} <= {None, *held} and any(re.fullmatch(r"[+-]?\d*\.\d+", text or "") for text in texts):
+                    continue  # all have points
+                raise self.error(at := texts.index(None), name, f"is {short(held[at])}, {POINTED}")
             self.columns[name] = pa.array(texts, pa.string())
 
     def error(self, row: int | None, column: str | None, message: str) -> ValueError:
@@ -342,14 +338,13 @@ class TableFile(TextFile):
 
     def _told(self, line: str, below: str) -> str | None:
         """What separates fields, by the header and the line below."""
-        bare = re.sub('"[^"]*"', "_", line).strip("\r\n")
+        bare, spaced = re.sub('"[^"]*"', "_", line).strip("\r\n"), None
         if not bare or (self.separator or "") in bare:
             return self.separator
         with suppress(csv.Error):
-            fields = (len(next(csv.reader([one], delimiter=" ", strict=True), [])) for one in (line, below))
-            spaced = " " if 1 < (first := next(fields)) <= next(fields) <= first + 1 else None
-            return separator_of(line) or ("|" if "|" in bare else spaced) or self.separator
-        return separator_of(line) or self.separator
+            first, second = (len(next(csv.reader([one], delimiter=" ", strict=True), [])) for one in (line, below))
+            spaced = " " if 1 < first <= second <= first + 1 else None
+        return separator_of(line) or ("|" if "|" in bare else spaced) or self.separator
 
     def _text_chunks(self, chosen: list[str], size: int) -> Iterator[Chunk]:
         at = [self._names.index(name) for name in chosen]

@@ -69,7 +69,7 @@ def survival_columns(
         if not found:
             return None
         chosen, others = found[0], sorted(targets - {*found[0]})
-        if others and [*map(str.lower, others)] != [*filter(ENTRY.fullmatch, map(str.lower, others))]:
+        if any(ENTRY.fullmatch(other) is None for other in others):
             if columns is not None:
                 return None
             how = "" if chosen == [*NAMED] else f" --time_column {chosen[0]} --event_column {chosen[1]}"
@@ -117,9 +117,7 @@ def as_survival(
     columns = {time: plain_numbers(values[time]), event: as_events(values[event], event_value)}
     with np.errstate(invalid="ignore"):
         wrong = {time: ~((columns[time] >= 0) & np.isfinite(columns[time])), event: np.isnan(columns[event])}
-    known = (
-        "1, where the event was seen, or 0, or words such as dead and alive: --event_value names what means the event"
-    )
+    known = "1, where the event was seen, or 0, or words such as dead and alive: --event_value names what means that"
     bounds = {time: "a number of at least 0", event: known}
     for column, bad in wrong.items():
         if bad.any():
