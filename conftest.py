@@ -42,11 +42,13 @@ import pytest
 import torch
 
 from omniset.estimators import methods, mixture, survival
+from omniset.kernels import blocks
 from omniset.runs import folders
 
 torch.set_num_threads(1)  # tests run side by side
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as for what a shell runs in the background, and its children
     signal.signal(signal.SIGINT, signal.default_int_handler)
+blocks.library()  # compiled now if it has to be, or what a test starts would say so
 methods.TREES = 10  # 300 trees beside each network would take most of the time
 mixture.STEPS = 30  # as would 300 steps of networks, and more where there are more sets
 methods.PooledLinear.variances = survival.DissimilarityCox.variances = (

@@ -14,6 +14,7 @@ NAMES = (
     "held_back",
     "scale",
     "memory",
+    "growth",
     "ensembles",
     "sets",
     "folders",
@@ -26,7 +27,7 @@ NAMES = (
     "interruptions",
     "tables",
 )
-TAKE_OPTIONS = ("cells", "encoders", "fuzz", "genomes", "held_back", "interruptions", "regions", "speed")
+TAKE_OPTIONS = ("cells", "encoders", "fuzz", "genomes", "growth", "held_back", "interruptions", "regions", "speed")
 
 if sys.argv[1:2] == [] or sys.argv[1] not in NAMES or (len(sys.argv) > 2 and sys.argv[1] not in TAKE_OPTIONS):
     sys.exit(f"usage: python -m benchmarks {{{','.join(NAMES)}}}")

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import platform
 import shlex
 import shutil
 import subprocess
@@ -17,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from omniset.kernels import blocks
+from omniset.kernels import blocks, targets
 
 STATUS = Path("/proc/self/status")  # Linux
 GROUPS = Path("/sys/fs/cgroup")
@@ -83,7 +84,9 @@ def _exponentials(repeats: int, number: int = 4096, times: int = 2000) -> float:
             source.write_text(EXPONENTIALS, encoding="utf-8")
             compiler = shlex.split(os.environ.get("CXX", "")) or [*filter(shutil.which, ("c++", "g++", "clang++"))][:1]
             kernels = Path(blocks.__file__).parent
-            subprocess.run([*compiler, *blocks.FLAGS, f"-I{kernels}", str(source), "-o", str(built)], check=True)
+            target = targets.best(platform.machine(), targets.processor().split())
+            flags = (*targets.FLAGS, *targets.TARGETS[target][2])
+            subprocess.run([*compiler, *flags, f"-I{kernels}", str(source), "-o", str(built)], check=True)
             run = ctypes.CDLL(str(built)).exponentials
         threads = ThreadPoolExecutor(torch.get_num_threads())
         x = torch.randn(torch.get_num_threads(), number)

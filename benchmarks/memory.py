@@ -63,20 +63,31 @@ def make(folder: Path, sets: int, size: int, seed: int) -> None:
 # A process begins with its parent's peak as its own: one that has used nothing yet stands between.
 WATCH = (
     "import resource, subprocess, sys; code = subprocess.call(sys.argv[1:], stdout=sys.stderr); "
-    "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss); sys.exit(code)"
+    "used = resource.getrusage(resource.RUSAGE_CHILDREN); "
+    "print(used.ru_maxrss, used.ru_utime + used.ru_stime); sys.exit(code % 256)"
 )
 
 
-def measure(command: list[str], folder: Path) -> dict[str, float]:
-    """Run omniset with these words: the child's largest resident memory, in MB of 10^6 bytes, and seconds."""
+def measure(command: list[str], folder: Path, limits: str = "") -> dict[str, float]:
+    """Run omniset with these words: the child's largest resident memory, in MB of 10^6 bytes, and seconds.
+
+    Args:
+        limits: Of the shell, such as "ulimit -t 300;".
+
+    Raises:
+        RuntimeError: It failed. The error has its exit code and what it wrote.
+    """
     start = time.perf_counter()
-    words = [sys.executable, "-c", WATCH, sys.executable, "-m", "omniset", *command]
+    words = [sys.executable, "-c", WATCH, "sh", "-c", f'{limits} exec "$@"', "sh"]
+    words += [sys.executable, "-m", "omniset", *command]
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}  # compiled once, as where it is installed
     with (folder / "log").open("w", encoding="utf-8") as log:
         child = subprocess.run(
             words, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=log, text=True, check=False
         )
     if child.returncode:
-        raise RuntimeError((folder / "log").read_text(encoding="utf-8"))
+        raise RuntimeError(f"exit code {child.returncode}\n{(folder / 'log').read_text(encoding='utf-8')}")
     unit = 1 if sys.platform == "darwin" else 1024
-    return {"peak_mb": int(child.stdout) * unit / 1e6, "seconds": time.perf_counter() - start}
+    peak, processor = child.stdout.split()
+    seconds = {"seconds": time.perf_counter() - start, "cpu_seconds": float(processor)}
+    return {"peak_mb": int(peak) * unit / 1e6, **seconds}

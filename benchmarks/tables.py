@@ -263,6 +263,32 @@ def memory(found: dict[str, Any]) -> list[str]:
     ]
 
 
+def growth(found: dict[str, Any]) -> list[str]:
+    columns = ("doubled", "command", "peak resident memory, MB", "seconds of a processor", "growth of both")
+    lines, stopped = [f"| {' | '.join(columns)} |", "|---" * 5 + "|"], []
+    for axis in found["axes"].values():
+        sizes = list(dict.fromkeys(row["size"] for row in axis["rows"]))
+        first = f"{' / '.join(f'{size:,}' for size in sizes)} {axis['of']}"
+        for name in dict.fromkeys(row["command"] for row in axis["rows"]):
+            rows = [row for row in axis["rows"] if row["command"] == name]
+            done = [row for row in rows if "stopped" not in row]
+            stopped += [f"{name} of {row['size']:,} ({axis['of']})" for row in rows if "stopped" in row]
+            memory, seconds = (" / ".join(f"{row[of]:,.0f}" for row in done) for of in ("peak_mb", "cpu_seconds"))
+            grown = ", ".join(f"{value:.2f}" for value in axis["growth"].get(name, {}).values())
+            lines.append(f"| {first} | {name} | {memory} | {seconds} | {grown or '-'} |")
+            first = ""
+    over = f" Not finished within these, or for want of a model that was not: {'; '.join(stopped)}." if stopped else ""
+    loads = [axis["load"] for axis in found["axes"].values()]
+    over += f" Others ran beside: load {min(loads):.1f} to {max(loads):.1f}."
+    return [
+        *lines,
+        "",
+        "Growth: b in cost = constant x size^b, over the last doubling; 1 is linear. Programs and libraries, about "
+        f"400 MB and 3 seconds, are included. Each run has one thread, at most {found['gigabytes']} GB and "
+        f"{found['seconds']} seconds of a processor.{over}",
+    ]
+
+
 def coverage(found: dict[str, Any]) -> list[str]:
     lines = [
         "| sets | simulated data sets | accuracy of new sets within the interval | without the part of training "
@@ -1025,6 +1051,7 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "scale": ("benchmarks/scale.json", scale),
     "multisets": ("benchmarks/multisets.json", multisets),
     "memory": ("benchmarks/memory.json", memory),
+    "growth": ("benchmarks/growth.json", growth),
     "busy": ("benchmarks/busy.json", busy),
     "ensembles": ("benchmarks/ensembles.json", ensembles),
     "study_mnist_points": ("studies/mnist-points/isab.json", study("mnist-points")),

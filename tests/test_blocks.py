@@ -5,11 +5,12 @@ import shutil
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 import torch
 
-from omniset.kernels import blocks, team
+from omniset.kernels import blocks, targets, team
 from omniset.layers import MultisetAttentionBlock
 
 
@@ -20,6 +21,9 @@ def anew(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("OMNISET_COMPILE", raising=False)
     return blocks.library.__wrapped__
+
+
+ALONE = "set XDG_CACHE_HOME to a folder of yours alone"
 
 
 def fake(tmp_path, script):
@@ -82,12 +86,13 @@ def built(anew, monkeypatch, tmp_path):
     first.write_text(f'#!/bin/sh\n[ "$2" = --version ] && echo 1 || echo built >> {count}; exec "$@"\n')
     first.chmod(0o700)
     monkeypatch.setenv("CXX", f"{first} {shutil.which('c++')}")
-    monkeypatch.setattr(blocks, "FLAGS", ("-std=c++17", "-O0", "-shared", "-fPIC"))
+    monkeypatch.setattr(targets, "FLAGS", ("-std=c++17", "-O0", "-shared", "-fPIC"))
+    monkeypatch.setattr(targets, "TARGETS", {"native": ("", (), ())})
     return lambda: len(count.read_text().splitlines())
 
 
 @pytest.mark.slow
-def test_it_is_built_once_and_only_where_nobody_else_writes(anew, built, tmp_path):
+def test_it_is_built_once_and_only_where_nobody_else_writes(anew, built, tmp_path, caplog):
     before = os.umask(0o002)  # as where each user has a group
     try:
         assert anew() is not None
@@ -105,6 +110,8 @@ def test_it_is_built_once_and_only_where_nobody_else_writes(anew, built, tmp_pat
     assert anew() is not None
     assert built() == 3
     assert [*(tmp_path / "omniset").iterdir()] == [kept]
+    cache = f"in {tmp_path / 'omniset'}"  # told when it is built, and then only
+    assert [said.split(" is kept ")[1] for said in caplog.messages] == [cache, cache, f"nowhere: {ALONE}"]
 
 
 @pytest.mark.slow
@@ -137,6 +144,53 @@ def test_a_library_without_the_functions_is_built_anew(anew, built, tmp_path):
     assert built() == 2
 
 
+@pytest.mark.slow
+def test_what_is_ready_is_used_with_its_sources_only(anew, built, monkeypatch, tmp_path, caplog):
+    anew()
+    ready, caplog.records[:] = tmp_path / f"{targets.stem('native')}.so", []
+    shutil.move(next((tmp_path / "omniset").iterdir()), ready)
+    monkeypatch.setattr(blocks, "__file__", str(tmp_path / "blocks.py"))
+    assert anew()._name == str(ready)
+    assert (built(), caplog.messages) == (1, [])
+    with monkeypatch.context() as off:
+        off.setenv("OMNISET_COMPILE", "0")
+        assert anew() is None
+    for source in targets.SOURCES:
+        shutil.copy(source, tmp_path)
+    monkeypatch.setattr(targets, "SOURCES", [tmp_path / source.name for source in targets.SOURCES])
+    assert anew()._name == str(ready)
+    with targets.SOURCES[-1].open("a") as edited:
+        edited.write("// edited")
+    assert Path(anew()._name).parent == tmp_path / "omniset"
+    assert built() == 2
+    monkeypatch.setenv("PATH", "/there/is/none")
+    monkeypatch.delenv("CXX")
+    assert anew() is None
+    (tmp_path / f"{targets.stem('native')}.so").write_bytes(b"garbage")
+    assert anew() is None
+
+
+HASWELL = "fpu sse2 ssse3 fma cx16 movbe popcnt avx f16c bmi1 avx2 bmi2"
+
+
+@pytest.mark.parametrize(
+    ("machine", "features", "name"),
+    [
+        ("x86_64", "fpu sse2 ssse3 sse4_2 popcnt avx", "native"),  # Sandy Bridge
+        ("x86_64", "fpu sse2 ssse3 avx f16c fma fma4", "native"),  # Piledriver
+        ("x86_64", HASWELL, "avx2"),
+        ("x86_64", f"{HASWELL} avx512f avx512pf avx512er avx512cd", "avx2"),  # Knights Landing
+        ("x86_64", f"{HASWELL} avx512f avx512dq avx512cd avx512bw avx512vl", "avx512"),  # Skylake-X
+        ("x86_64", "x86_64  host", "native"),  # where nothing is listed
+        ("aarch64", "fp asimd evtstrm aes crc32 atomics sve", "neon"),
+        ("armv7l", "half thumb vfp neon asimd", "native"),
+        ("arm64", "arm64 arm host", "native"),  # macOS
+    ],
+)
+def test_the_target_follows_from_what_the_processor_can_do(machine, features, name):
+    assert targets.best(machine, features.split()) == name
+
+
 NOBODY = """
 import pwd
 
@@ -144,8 +198,9 @@ def none(uid):
     raise KeyError(f"getpwuid(): uid not found: {uid}")
 
 pwd.getpwuid = none
-from omniset.kernels import blocks
-blocks.FLAGS = ("-std=c++17", "-O0", "-shared", "-fPIC")
+from omniset.kernels import blocks, targets
+targets.FLAGS = ("-std=c++17", "-O0", "-shared", "-fPIC")
+targets.TARGETS = {"native": ("", (), ())}
 assert blocks.library() is not None
 """
 
@@ -156,7 +211,8 @@ def test_without_a_home_it_is_built_for_the_process(built, tmp_path):
     env = {name: value for name, value in os.environ.items() if name not in hidden} | {"TMPDIR": str(tmp_path)}
     before = {*tmp_path.iterdir()}
     done = subprocess.run([sys.executable, "-c", NOBODY], env=env, capture_output=True, text=True, timeout=300)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == f"omniset: compiling C++, which takes some seconds; it is kept nowhere: {ALONE}\n"
     assert built() == 1
     assert {*tmp_path.iterdir()} == before
 

@@ -11,6 +11,7 @@ import torch
 from omniset import SetClassifier, Sets
 from omniset.cli import main
 from omniset.core.encoding import CATEGORIES, Column, Encoding, EncodingError
+from omniset.estimators.commands import sets_for
 from omniset.tables import SetTable, collect
 from small import QUIET, TINY, in_a_folder  # noqa: F401
 
@@ -222,3 +223,29 @@ def test_python_is_as_the_command():
         model.fit(TABLE, pd.Series(["p", "q", "p"], index=list("abc"), name="stain"))
     with pytest.raises(ValueError, match="column 'stain', row 3: is missing, it must be a category; missing values"):
         SetClassifier(**SMALL).fit(TABLE, list("pqp"))
+
+
+@pytest.mark.parametrize("columns", [10, 300])
+def test_matching_columns_takes_a_look_at_each(tmp_path, monkeypatch, columns):
+    """Tables of genes or stains have ten thousands of them: no column is compared with all others."""
+    names = [f"f{i}" for i in range(columns)]
+    write(pd.DataFrame(np.ones((2, columns)), columns=names).assign(set="a"), f"{tmp_path}/t.csv")
+    model = SetClassifier()
+    model.encoding_, model.features_ = Encoding.of_numbers(names), names
+    model.targets_, model.ignored_, model.reading_ = ["label"], [], {}
+    read, real = [], Encoding.names.fget
+    monkeypatch.setattr(Encoding, "names", property(lambda encoding: read.append(1) or real(encoding)))
+    table = sets_for(model, tmp_path / "t.csv", tmp_path, {})
+    assert len(read) < 10
+
+    class Name(str):
+        __slots__ = ()
+        __hash__ = str.__hash__
+
+        def __eq__(self, other):
+            read.append(1)
+            return str.__eq__(self, other)
+
+    table.file.columns = [Name(name) for name in names]
+    table.file.require([Name(name) for name in names])
+    assert len(read) <= 10 + 3 * columns

@@ -1,3 +1,4 @@
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -189,6 +190,20 @@ def test_confusion_and_classes_against_sklearn():
     assert found["predicted"].tolist() == [(outcome.predicted == label).sum() for label in labels]
     for name, reference in (("precision", precision), ("recall", recall), ("f1", f1)):
         assert found[name].tolist() == pytest.approx(reference.tolist(), rel=1e-12)
+
+
+@pytest.mark.parametrize("name", ["balanced accuracy", "macro F1"])
+def test_an_interval_takes_memory_of_rows_and_classes(name):
+    """Not of classes squared in every draw: 1,000 draws of 300 x 300 counts would be 720 MB."""
+    labels = [f"c{i:03d}" for i in range(300)]
+    truth, p = np.array(labels * 2), np.full((600, 300), 1 / 300)
+    outcome = Outcome("x", truth, np.roll(truth, 1), np.arange(600), np.ones(600, int), labels, p)
+    score(outcome, name, 2)
+    tracemalloc.start()
+    score(outcome, name)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 60_000_000
 
 
 def test_calibration_by_hand():

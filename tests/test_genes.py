@@ -83,10 +83,11 @@ def test_a_vocabulary_with_an_entry_twice_is_refused():
         match(["A"], ["A", "B", "B"])
 
 
-@pytest.mark.parametrize("titles", ["", "alias\tname\n"])
+@pytest.mark.parametrize("titles", ["", "alias\tname\n", "symbol\tprev_symbol\n"])
 def test_aliases_with_and_without_titles(tmp_path, titles):
     path = tmp_path / "aliases.tsv.gz"
-    path.write_bytes(gzip.compress((titles + "P53\tTP53\nOPN\tSPP1\n").encode()))
+    pairs = "TP53\tP53\nSPP1\tOPN\n" if "prev" in titles else "P53\tTP53\nOPN\tSPP1\n"
+    path.write_bytes(gzip.compress((titles + pairs).encode()))
     aliases = read_aliases(path)
     assert {alias: aliases[alias] for alias in ("P53", "OPN")} == {"P53": "TP53", "OPN": "SPP1"}
     assert match(["OPN", "P53"], ["TP53", "SPP1"], aliases).positions.tolist() == [1, 0]

@@ -300,6 +300,10 @@ def test_most_frequent_confusions():
     _, page = rendered(a_run(outcome))
     expected = [["class 00", "class 07", "3", "0.6"], ["class 01", "class 09", "1", "0.2"]]
     assert cells(page, "The most frequent confusions.") == expected
+    (target,) = compose(*a_run(outcome))[1]["targets"]  # of many classes no matrix: pairs that are there
+    assert "confusion" not in target
+    found = {(true, called): number for true, called, number in target["confusions"]}
+    assert found == Counter(zip(truth.tolist(), predicted.tolist(), strict=True))
 
 
 def test_what_is_missing_is_said():

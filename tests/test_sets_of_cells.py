@@ -103,6 +103,29 @@ def test_a_zarr_store_and_a_layer_of_counts():
     holds(table, adata, adata.obsm["X_omniset"])
 
 
+def test_genes_that_are_counted_and_features_that_are_none():
+    """Of counts: a column of var names genes, antibodies are left out, and names that count alone are refused."""
+    adata = cells()
+    adata.var = pd.DataFrame(
+        {"gene_ids": [f"E{name}" for name in adata.var_names]}, index=[f"{i}" for i in range(GENES)]
+    )
+    adata.var["feature_types"] = ["Gene Expression"] * 9 + ["Antibody Capture"] * 4
+    adata.write_h5ad("t.h5ad")
+    with pytest.warns(
+        UserWarning, match="no genes are left out: 4 Antibody|called as column 'gene_ids' of var"
+    ) as caught:
+        table = open_sets("t.h5ad", set_column="donor", use_rep="counts")
+    assert len(caught) == 2
+    assert table.features == [f"EG{i}" for i in range(9)]
+    counts = adata.X.toarray()[:, :9]
+    holds(table, adata, np.log1p(1e4 * counts / np.maximum(counts.sum(1, keepdims=True), 1)), exact=False)
+    del adata.var["gene_ids"]
+    adata.write_h5ad("u.h5ad")
+    assert open_sets("u.h5ad", set_column="donor", use_rep="X").features == [f"{i}" for i in range(GENES)]
+    with pytest.raises(ValueError, match="u.h5ad: its genes have no names"), warnings.catch_warnings(action="ignore"):
+        open_sets("u.h5ad", set_column="donor", use_rep="counts")
+
+
 def test_targets_that_are_columns_of_obs():
     adata = cells()
     table = open_sets("t.h5ad", keep=["disease", "age", "type"], set_column="donor")

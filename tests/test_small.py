@@ -1,9 +1,11 @@
-"""A block in one call of compiled code is the plain block: outputs, gradients of either order, empty sets."""
+"""Blocks in one call of compiled code are the plain blocks: outputs, gradients of either order, empty sets."""
 
 import pytest
 import torch
 from torch import nn
 
+from omniset import SetBatch, encoders
+from omniset import engine as engines
 from omniset.kernels import blocks, small
 from omniset.layers import MultisetAttentionBlock
 from omniset.testing import relative_error
@@ -144,7 +146,7 @@ def test_threads_change_no_bit():
         out = layer(x, y, m)
         found.append([out.detach(), *gradients(out, [x, y, *layer.parameters()])])
     torch.set_num_threads(1)
-    assert len(small._pieces(x, y, small.SUMS)) > 2
+    assert len(small._pieces((x, y), (), small.SUMS)) > 2
     for one in found[1:]:
         torch.testing.assert_close(one, found[0], rtol=0, atol=0)
 
@@ -173,3 +175,44 @@ def test_what_does_not_fit_is_left_to_pytorch(plainly):
     layer.value = nn.Linear(D, 2 * D).double()
     with pytest.raises(RuntimeError):
         layer(x, y)
+
+
+LENGTHS = {"full": [33] * 3, "ragged": [30, 3, 0, 45], "one": [37]}
+LOSSES = {
+    "all": lambda out: sum((x**2).sum() for x in (out.summary, out.elements, *out.contexts)),
+    "summary": lambda out: (out.summary**2).sum(),
+    "first": lambda out: (out.contexts[0] ** 2).sum(),
+}
+
+
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("lengths", LENGTHS)
+@pytest.mark.parametrize("class_token", [False, True])
+def test_a_network_is_its_layers(lengths, class_token, order, monkeypatch):
+    """Whatever the loss depends on; queries of later blocks, points and padded elements among what has a gradient."""
+    torch.manual_seed(1)
+    encoder = encoders.build(
+        "ust", input_dim=3, dim=D, depth=2, num_heads=H, num_inducing=5, class_token=class_token
+    ).double()
+    batch = SetBatch.from_ragged([torch.randn(n, 3).double() for n in LENGTHS[lengths]], dim=3)
+
+    def found():
+        results = []
+        for loss in LOSSES.values():
+            out = encoder(batch)
+            wanted = [*encoder.parameters()]
+            options = {"allow_unused": True, "materialize_grads": True}
+            first = torch.autograd.grad(loss(out), wanted, create_graph=order > 1, **options)
+            results += [x.detach() for x in (out.summary, out.elements, *out.contexts, *first)]
+            if order > 1:
+                results += torch.autograd.grad(sum((g**2).sum() for g in first), wanted, **options)
+        return results
+
+    calls = []
+    whole = small.whole_blocks
+    monkeypatch.setattr(small, "whole_blocks", lambda *given: calls.append(len(given[0])) or whole(*given))
+    got = found()
+    assert max(calls) >= 4
+    monkeypatch.setattr(small, "whole_block", lambda *_: None)
+    monkeypatch.setattr(engines, "in_one_call", lambda *_: None)
+    assert_close(got, found())

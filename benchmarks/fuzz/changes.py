@@ -836,7 +836,7 @@ def tidy(text: str) -> str:
 # ---------------------------------------------------------------------- after which what is right is known
 
 
-def write_otherwise(path: Path, rng: Generator) -> str:
+def write_sets_otherwise(path: Path, rng: Generator) -> str:
     """Numbers with commas or in percent, names with endings; or FCS of which one says that DATA is elsewhere."""
     if path.is_dir():
         file, by = pick(rng, sorted(path.glob("*.fcs"))), int(pick(rng, [-3, -2, -1, 1, 2, 3]))
@@ -859,3 +859,85 @@ def write_otherwise(path: Path, rng: Generator) -> str:
         line[1:] = [c.replace(".", ",") if kind == "commas" else f"{100 * float(c):.6g}%" for c in line[1:]]
     path.write_text("\n".join(map("\t".join, lines)) + "\n")
     return f"numbers with {kind}"
+
+
+def write_otherwise(path: Path, rng: Generator) -> str:
+    """The same connectivity as a triangle in any order, with names without a prefix, or with one label more."""
+    (_, *names), *rows = (line.split(",") for line in path.read_text().splitlines())
+    values = [row[1:] for row in rows]
+    kind = pick(rng, ["triangle", "prefix", "label"])
+    if kind == "triangle":
+        way, inside = pick(rng, ["triu", "tril"]), bool(rng.random() < 0.5)
+        order = getattr(np, f"{way}_indices")(len(names), 0 if inside else 1 if way == "triu" else -1)
+        path.write_text(",".join(values[i][j] for i, j in zip(*order, strict=True)) + "\n")
+        return f"written as {way}{', with the diagonal' if inside else ''}"
+    if kind == "prefix":
+        file = pick(rng, [path, path.with_name("expression.csv"), path.with_name("places.csv")])
+        file.write_text(file.read_text().replace("7Networks_", ""))
+        return f"prefix dropped in {file.name}"
+    names = ["Background", *names[:-1]]
+    lines = [["region", *names], *([name, *row] for name, row in zip(names, values, strict=True))]
+    path.write_text("\n".join(map(",".join, lines)) + "\n")
+    return "names behind one label more"
+
+
+def drop_rank(path: Path, rng: Generator) -> str:
+    """Of some lineages of SILVA's, behind each of which is a whole one with its family."""
+    lines, place = path.read_text().splitlines(), int(rng.integers(2, 5))
+    some = [i for i in rng.permutation(len(lines) // 2)[:8].tolist() if i >= 6]
+    for i in some:
+        name, _, lineage = lines[2 * i].partition(" ")
+        names = lineage.split(";")
+        lines[2 * i] = f"{name} {';'.join(names[:place] + names[place + 1 :])}"
+    path.write_text("\n".join(lines) + "\n")
+    return f"rank {place} of lineages {some} dropped"
+
+
+def add_total(path: Path, rng: Generator) -> str:
+    """A column beside the counts, at any place of theirs."""
+    name, place = pick(rng, ["total", "Total", "sum", "Taxon total", "Row sums"]), int(rng.integers(1, 6))
+    lines = path.read_text().splitlines()
+    for i, line in enumerate(lines):
+        cells = line.split("\t")
+        if len(cells) > 5:
+            cells.insert(place, name if "A" in cells[:3] else str(sum(map(int, cells[1:5]))))
+            lines[i] = "\t".join(cells)
+    path.write_text("\n".join(lines) + "\n")
+    return f"column {name!r} at {place}"
+
+
+def double_reads(path: Path, rng: Generator) -> str:
+    """A second read behind each, or all behind all."""
+    lines = path.read_text().splitlines()
+    names = pick(rng, [("@r{}/1", "@r{}/2"), ("@m:{} 1:N:0:A", "@m:{} 2:N:0:A"), ("@SRR1.{}.1 x", "@SRR1.{}.2 x")])
+    first = int(rng.integers(10_000))
+    records = [
+        [(name.format(first + i), *lines[4 * i + 1 : 4 * i + 4]) for i in range(len(lines) // 4)] for name in names
+    ]
+    behind = bool(rng.random() < 0.5)
+    both = [*records[0], *records[1]] if behind else [one for pair in zip(*records, strict=True) for one in pair]
+    path.write_text("\n".join(line for one in both for line in one) + "\n")
+    return f"read twice as {names[0]} and {names[1]}, {'one file behind the other' if behind else 'in turn'}"
+
+
+def call_genes_otherwise(path: Path, rng: Generator) -> str:
+    """By numbers, with or without a column that names them; with a prefix or an ending; or counts become fractions."""
+    with h5py.File(path, "r+") as root:
+        names = root["var/_index"].asstr()[()]
+        kind = pick(rng, ["numbers", "numbers and names", "affix", "fractions"])
+        if kind == "fractions":
+            share = root["X"][()] * 10.0 ** -rng.integers(1, 6)
+            root["X"][...] = pick(rng, [share, share / share.sum(1, keepdims=True)])
+            return "counts are scaled to fractions"
+        if kind == "affix":
+            before, behind = pick(rng, ["", "GRCh38_", "hg19_", "mm10___", "gene:"]), pick(rng, ["", "_HUMAN", "|x"])
+            root["var/_index"][...] = [f"{before}{name}{behind}" for name in names]
+            return f"genes with {before!r} before and {behind!r} behind"
+        numbers = np.sort(rng.choice(pick(rng, [len(names), 60_000]), len(names), replace=False))
+        root["var/_index"][...] = numbers.astype(str).tolist()
+        if kind == "numbers and names":
+            column = pick(rng, ["feature_name", "gene_symbols", "gene_name", "Symbol"])
+            held = root["var"].create_dataset(column, data=names.tolist(), dtype=h5py.string_dtype())
+            held.attrs.update({"encoding-type": "string-array", "encoding-version": "0.2.0"})
+            root["var"].attrs["column-order"] = [*root["var"].attrs["column-order"], column]
+        return f"genes are called by {kind}"

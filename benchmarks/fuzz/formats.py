@@ -1,6 +1,7 @@
 """Every format: a valid file of it, and what reads it, as the commands do."""
 
 import importlib.util
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -194,6 +195,18 @@ def _cells(path: Path) -> None:
         cells.close()
 
 
+def _known_cells(path: Path) -> None:
+    from omniset.cells.data import read_cells
+
+    cells = read_cells(path)
+    must(not any(name.isdecimal() for name in cells.genes), "genes are called by numbers")
+    found, right = cells.on(seeds.SYMBOLS[: seeds.GENES]), np.load("truth.npy")
+    counts = found.take(np.arange(len(found))).toarray()
+    # Counts of a cell with a common divisor, made fractions, are those of a shallower cell.
+    same = np.allclose(counts / counts.sum(1, keepdims=True), right / right.sum(1, keepdims=True), rtol=1e-6)
+    must(same, "counts are of other genes, or no counts")
+
+
 def _vectors(path: Path) -> None:
     from omniset.tables.gene_vectors import read_gene_vectors
 
@@ -238,6 +251,15 @@ def _write_expression(write: Callable[[Path, Generator], None]) -> Callable[[Pat
     return both
 
 
+def _brain(path: Path) -> None:
+    from omniset.regions import read_regions
+
+    found = read_regions("expression.csv", path, "places.csv")
+    at = [seeds.BRAIN.index(name.removeprefix("7Networks_")) for name in found.names]
+    truth = np.load("truth.npy")[np.ix_(at, at)]
+    must(np.allclose(found.connectivity, truth, equal_nan=True), "connectivity is that of other regions")
+
+
 def _pairs(path: Path) -> None:
     from omniset.regions.reading import read_pairs
 
@@ -279,6 +301,29 @@ def _samples(path: Path) -> None:
     must(np.isfinite(found.counts.data).all() and (found.counts.data >= 0).all(), "counts are not finite or negative")
     must(len(set(table.features)) == len(table.features), "features are not distinct")
     _fit_taxa(Path("references.fasta"), Path("taxonomy.tsv"), path)
+
+
+def _lineages_of_silva(path: Path) -> None:
+    from omniset.microbiomes.taxonomy import read_references
+
+    found = [lineage[5:6] for lineage in read_references(path)[1].values()]
+    must(found == [(seeds.silva_lineage(i)[5],) for i in range(len(found))], "genera are others")
+
+
+def _samples_alone(path: Path) -> None:
+    from omniset.microbiomes.samples import read_samples
+
+    must(read_samples(path).names == [*"ABCD"], "what is no sample is one")
+
+
+def _fragments(path: Path) -> None:
+    from omniset.microbiomes.samples import pooled
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        reads = pooled([path], False)[1].counts.sum()
+    must(reads == seeds.FEATURES or any("twice" in str(one.message) for one in said), "fragments count twice")
+    must(pooled([path], False, "first")[1].counts.sum() == seeds.FEATURES, "fragments are lost, or count twice")
 
 
 # ---------------------------------------------------------------------- artefacts
@@ -329,8 +374,8 @@ FORMATS: dict[str, Format] = {
     "tables/folder-npy": Format("bags", S.folder_npy, _sets),
     "tables/folder-pt": Format("bags", S.folder_pt, _sets),
     "tables/folder-fcs": Format("samples", S.folder_fcs, _sets),
-    "tables/readings": Format("sets.tsv", S.known_sets, _known_sets, change=C.write_otherwise),
-    "tables/readings-fcs": Format("samples", S.known_fcs, _known_sets, change=C.write_otherwise),
+    "tables/readings": Format("sets.tsv", S.known_sets, _known_sets, change=C.write_sets_otherwise),
+    "tables/readings-fcs": Format("samples", S.known_fcs, _known_sets, change=C.write_sets_otherwise),
     "tables/cells.h5ad": Format("cells.h5ad", S.sets_of_cells, _cells_of_sets, needs="anndata"),
     "tables/counts.biom": Format("table.biom", S.counts_of_features, _counts, needs="h5py"),
     "tables/counts.tsv": Format("table.tsv", S.counts_of_features, _counts, packs=True),
@@ -361,6 +406,7 @@ FORMATS: dict[str, Format] = {
     "cells/h5ad-csc": Format("cells.h5ad", S.h5ad_csc, _cells, needs="anndata"),
     "cells/10x": Format("filtered_feature_bc_matrix.h5", S.tenx, _cells, needs="anndata"),
     "cells/zarr": Format("cells.zarr", S.zarr, _cells, needs="zarr"),
+    "cells/readings": Format("cells.h5ad", S.named_cells, _known_cells, needs="anndata", change=C.call_genes_otherwise),
     "cells/vectors.txt": Format("vectors.txt", S.vectors_text, _vectors, packs=True),
     "cells/vectors.pt": Format("vectors.pt", S.vectors_torch, _vectors),
     "cells/aliases.csv": Format("aliases.csv", S.aliases, _aliases, packs=True),
@@ -386,6 +432,7 @@ FORMATS: dict[str, Format] = {
     "regions/coordinates.csv": Format("places.csv", S.coordinates, lambda p: _regions(coordinates=p), packs=True),
     "regions/coordinates.parquet": Format("places.parquet", S.coordinates, lambda p: _regions(coordinates=p)),
     "regions/pairs.csv": Format("pairs.csv", S.pairs, _pairs),
+    "regions/readings": Format("fc.csv", S.brain, _brain, change=C.write_otherwise),
     "microbiomes/references.fasta": Format(
         "references.fasta", S.fasta, lambda p: _fit_taxa(p, Path("taxonomy.tsv")), packs=True
     ),
@@ -402,5 +449,8 @@ FORMATS: dict[str, Format] = {
     "artefacts/genomes": Format("model", S.model_of_genomes, _loaded("genomes"), costly=True),
     "artefacts/cells": Format("model", S.model_of_cells, _loaded("cells"), needs="anndata", costly=True),
     "artefacts/regions": Format("model", S.model_of_regions, _loaded("regions"), costly=True),
+    "microbiomes/missing-ranks": Format("silva.fasta", S.silva, _lineages_of_silva, change=C.drop_rank),
+    "microbiomes/totals": Format("table.tsv", S.samples, _samples_alone, change=C.add_total),
+    "microbiomes/pairs": Format("reads.fastq", S.fastq, _fragments, change=C.double_reads),
     "artefacts/microbiomes": Format("model", S.model_of_microbiomes, _loaded("microbiomes"), costly=True),
 }

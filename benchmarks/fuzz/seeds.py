@@ -20,6 +20,7 @@ from numpy.random import Generator
 MAT_HEADER = b"MATLAB 5.0 MAT-file, Platform: posix, Created on: some day".ljust(116)  # SciPy writes the time there
 REGIONS = [f"{side}_area{'abcdefg'[i % 7]}" for i, side in enumerate(["L"] * 7 + ["R"] * 6)]
 SYMBOLS = ["A1BG", "HLA-A", "C2orf27A", "SST", "PVALB", "NKX2-1", "TP53", "GAD1", "GAD2", "VIP", "MT-CO1", "AGO1"]
+BRAIN = [f"{side}H_Vis_{i + 1}" for side in "LR" for i in range(30)]
 BASES = np.array(list("ACGT"))
 Row = Sequence[Any]
 
@@ -394,6 +395,13 @@ def h5ad_csc(path: Path, rng: Generator) -> None:
     h5ad(path, rng, "csc")
 
 
+def named_cells(path: Path, rng: Generator) -> None:
+    h5ad(path, rng)
+    with h5py.File(path, "r+") as root:
+        root["var/_index"][...] = SYMBOLS[:GENES]
+        np.save(path.with_name("truth.npy"), root["X"][()])
+
+
 def tenx(path: Path, rng: Generator) -> None:
     """As Cell Ranger 3 lays it out: genes x cells, columns compressed, so that a column is a cell."""
     held = sp.csc_matrix(matrix_of_cells(rng).T.astype(np.int32))
@@ -558,6 +566,18 @@ def coordinates(path: Path, rng: Generator) -> None:
     write_table(path, [("region", "x", "y", "z", "hemisphere", "network", "cortex"), *rows])
 
 
+def brain(path: Path, rng: Generator) -> None:
+    from omniset.regions.data import simulate
+
+    made = simulate(len(BRAIN), 20, int(rng.integers(1000)))
+    names = [f"7Networks_{name}" for name in BRAIN]
+    np.save(path.parent / "truth.npy", made.connectivity)
+    full = np.where(np.eye(len(names)), 1, made.connectivity)
+    tables = ((path.name, names, full), ("expression.csv", [f"SLC{i}A1" for i in range(20)], made.expression))
+    for file, columns, values in (*tables, ("places.csv", ["x", "y", "z"], made.coordinates)):
+        write_table(path.parent / file, [("region", *columns), *((n, *v) for n, v in zip(names, values, strict=True))])
+
+
 def pairs(path: Path, rng: Generator) -> None:
     chosen = rng.permutation(13)
     write_table(
@@ -587,6 +607,16 @@ def fasta(path: Path, rng: Generator) -> None:
 def fastq(path: Path, rng: Generator) -> None:
     text = "".join(f"@{name} 1:N:0\n{one}\n+\n{'I' * len(one)}\n" for name, one in _references(rng).items())
     write_text(path, text)
+
+
+def silva_lineage(number: int) -> list[str]:
+    order, family = f"O{number % 3}ales", f"F{number % 6}aceae"
+    return ["Bacteria", f"Phyl{number % 2}ota", f"Class{number % 3}", order, family, f"Genus{'abcdef'[number % 6]}"]
+
+
+def silva(path: Path, rng: Generator) -> None:
+    lines = [";".join([*silva_lineage(i), "uncultured bacterium"]) for i in range(3 * FEATURES)]
+    write_text(path, "".join(f">AB{i}.1.99 {line}\n{sequence(rng, 70)}\n" for i, line in enumerate(lines)))
 
 
 def taxonomy(path: Path, rng: Generator) -> None:

@@ -221,7 +221,7 @@ def test_embed_leaves_nothing_where_it_fails(study, tmp_path, capsys, monkeypatc
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.h5ad", "link.h5ad"]
 
 
-def test_annotate_learns_keeps_and_says_the_same_again(study, tmp_path, capsys):
+def test_annotate_learns_keeps_and_says_the_same_again(study, tmp_path, capsys, monkeypatch):
     words = ["--reference", study / "all.h5ad", "--label", "type", "--batch_key", "batch", "--model", study / "model"]
     first = tmp_path / "first"
     assert run("annotate", study / "all.h5ad", *words, "--sample", "batch", "--out", first, *QUIET) == 0
@@ -245,8 +245,15 @@ def test_annotate_learns_keeps_and_says_the_same_again(study, tmp_path, capsys):
     for title in ("New cells on the reference", "Composition", "Beside the truth", "Markers"):
         assert f">{title}<" in page
     second = tmp_path / "second"
-    assert run("annotate", study / "all.h5ad", "--annotator", first / "annotator", "--out", second, *QUIET) == 0
+    monkeypatch.setattr("omniset.cells.report.TYPES", 2)  # of more no matrix: the pairs that occur
+    words = ["--annotator", first / "annotator", "--label", "type"]
+    assert run("annotate", study / "all.h5ad", *words, "--out", second, *QUIET) == 0
     assert (second / "calls.tsv").read_bytes() == (first / "calls.tsv").read_bytes()
+    pairs = json.loads((second / "report.json").read_text())["confusions"]
+    matrix = pd.DataFrame(report["confusion"])
+    matrix = matrix.set_index(matrix.columns[0])
+    assert all(matrix.loc[pair["true"], pair["called"]] == pair["cells"] for pair in pairs)
+    assert sum(pair["cells"] for pair in pairs) == known.sum()
     assert not (second / "annotator").exists()
 
 

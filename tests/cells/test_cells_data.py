@@ -321,6 +321,8 @@ def test_counts_of_which_a_few_are_not_whole_are_counts(fractions, values):
 
 
 MIXED = np.concatenate([counts(genes=53), normalised(counts(genes=53, seed=5))])
+NOISY = DENSE + np.random.default_rng(7).uniform(0.01, 0.02, DENSE.shape)
+IDF = 0.9 * np.random.default_rng(8).uniform(size=13)
 UNTOLD = {
     "5.1 % fractions": (panel(51), "cannot be told to be counts .51 of 1,000 values looked at are not whole, such as"),
     "6 % fractions": (panel(60), "cannot be told to be counts .60 of 1,000 values looked at are not whole, such as"),
@@ -329,6 +331,8 @@ UNTOLD = {
         "cannot be told to be counts",
     ),
     "counts and logarithms": (np.minimum(MIXED, 19), "cannot be told to be counts"),
+    "as scVI gives them": (NOISY / NOISY.sum(1, keepdims=True), "has shares of each cell, .*log1p of"),
+    "TF-IDF": (NOISY / NOISY.sum(1, keepdims=True) * IDF, "are not whole, .* below 1 as shares and TF-IDF"),
     "normalised only": (np.expm1(normalised(DENSE, 15)), "counts that were divided by a size of each cell, .*log1p of"),
     "ones to base 2": (np.log2(1 + (np.arange(1000) % 50 == 3) + np.ones(1000)).reshape(-1, 10), "or .* to base 2"),
 }
@@ -437,10 +441,13 @@ def test_real_counts_are_counts_and_their_logarithms_are_logarithms(data_folder)
     given = anndata.read_h5ad(path)
     raw = given.X.astype(np.float64)
 
+    def named(x):
+        return anndata.AnnData(x, var=pd.DataFrame(index=[f"gene {i}" for i in range(x.shape[1])]))
+
     def logarithms(x, target):
         sums = np.maximum(np.asarray(x.sum(axis=1)).ravel(), 1)
         factors = (target or np.median(sums)) / sums
-        return anndata.AnnData(sp.csr_matrix((sp.diags_array(factors) @ x).log1p().astype(np.float32)))
+        return named(sp.csr_matrix((sp.diags_array(factors) @ x).log1p().astype(np.float32)))
 
     assert read_cells(path).kinds == ["counts"]
     assert abs(read_cells(path).take(np.arange(len(given.obs))) - raw).max() == 0
@@ -452,9 +459,82 @@ def test_real_counts_are_counts_and_their_logarithms_are_logarithms(data_folder)
     for _ in range(2):
         genes = np.sort(rng.choice(raw.shape[1], 50, replace=False))
         panel = raw[:, genes]
-        assert read_cells(anndata.AnnData(panel)).kinds == ["counts"]
+        assert read_cells(named(panel)).kinds == ["counts"]
         assert read_cells(logarithms(panel, 1e4)).kinds == ["log1p"]
-        assert read_cells(anndata.AnnData(logarithms(raw, 1e4).X[:, genes])).kinds == ["log1p"]
+        assert read_cells(named(logarithms(raw, 1e4).X[:, genes])).kinds == ["log1p"]
+
+
+# Names
+
+SYMBOLS = [f"GENE{letter}" for letter in "ABCDEFGHIJKLM"]
+NUMBERS = [str(number) for number in range(13)]
+GAPS = [str(number * number + 5) for number in range(13)]
+IDS = {"gene_biotype": "gene", "feature_id": [f"ENSG{i:011d}" for i in range(13)], "feature_name": SYMBOLS}
+CALLED = {  # names in the file, columns of var; what they are joined as (None: refused); what is said
+    "counted": (
+        NUMBERS,
+        {},
+        None,
+        "genes have no names, '0', '1', '2' and 10 more only count them: give .*'gene_name'",
+    ),
+    "counted, shuffled": (NUMBERS[::-1], {}, None, "only count them"),
+    "counted, sliced": (GAPS, {"length": "9"}, None, "only count them: give .* of var; there are: 'length'"),
+    "counted, named": (NUMBERS, IDS, SYMBOLS, "called as column 'feature_name' of var has them"),
+    "sliced, named": (GAPS, IDS, SYMBOLS, "called as column 'feature_name' of var has them"),
+    "Entrez": ([str(int(n) * 9001 + 7) for n in NUMBERS], IDS, SYMBOLS, "are taken from column 'feature_name' of var"),
+    "a genome": ([f"GRCh38_{n}" for n in SYMBOLS], {}, SYMBOLS, "are called without 'GRCh38_', as all begin"),
+    "two": ([f"{'hg19_' if n < 'GENEH' else 'mm10___'}{n}" for n in SYMBOLS], {}, SYMBOLS[:7], "taken without 'hg19_'"),
+    "ending": ([f"{n}_HUMAN" for n in SYMBOLS], {}, SYMBOLS, "names of genes are taken without '_HUMAN'"),
+    "both": ([f"E{i}_{n}" for i, n in enumerate(SYMBOLS)], {}, SYMBOLS, "are taken without what is before '_'"),
+    "dates": (
+        ["1-Mar", "Sep-02", "2023-03-01", "2.31E+13", *SYMBOLS[4:]],
+        {},
+        SYMBOLS[4:],
+        "of 4 genes .*, such as '1-",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CALLED)
+def test_what_genes_are_called(case):
+    names, var, expected, said = CALLED[case]
+    given = adata(genes=names)
+    given.var = given.var.assign(**var)
+    if expected is None:
+        with pytest.raises(ValueError, match=said):
+            read_cells(given)
+        return
+    with pytest.warns(UserWarning, match=said) as caught:
+        cells = read_cells(given).on(SYMBOLS)
+    assert len(caught) == 1
+    assert [SYMBOLS[i] for i in np.flatnonzero(cells.measured[0])] == expected
+    found, right = everything(cells), adata(genes=SYMBOLS).X.toarray()
+    assert np.array_equal(found[:, cells.measured[0]], right[:, cells.measured[0]])
+
+
+def test_genes_that_files_call_otherwise_are_joined():
+    for names, var in (([f"ENSG{i:011d}" for i in range(13)], {"symbol": SYMBOLS}), ([f"x:{n}" for n in SYMBOLS], {})):
+        other = adata(genes=names, prefix="other")
+        other.var = other.var.assign(**var)
+        with pytest.warns(UserWarning, match="AnnData 2: names of genes are taken"):
+            cells = read_cells([adata(genes=SYMBOLS), other[:, ::-1].copy()])
+        assert np.array_equal(everything(cells), np.vstack([DENSE, DENSE]))
+    with pytest.raises(ValueError, match="AnnData 2: none of its genes is known: they are such as 'G0'"):
+        read_cells([adata(genes=SYMBOLS), adata(prefix="other")])
+    barcodes = ["".join(np.random.default_rng(i).choice([*"ACGT"], 16)) + "-1" for i in range(307)]
+    with pytest.raises(ValueError, match="genes have barcodes for names, .*: it is genes x cells, give it turned"):
+        read_cells(adata(DENSE.T, barcodes))
+
+
+@pytest.mark.parametrize("kinds", [("Gene Expression", "Antibody Capture"), ("GEX", "ADT"), ("rna", "prot")])
+def test_features_that_are_no_genes_are_left_out_of_every_form(kinds):
+    given = adata()
+    given.var["feature_types"] = [kinds[0]] * 9 + [kinds[1]] * 4
+    with pytest.warns(UserWarning, match=f"features that are no genes are left out: 4 {kinds[1]}"):
+        cells = read_cells(given)
+    assert np.array_equal(everything(cells), DENSE[:, :9])
+    given.var["feature_types"] = ["protein_coding"] * 9 + ["lncRNA"] * 4  # as CELLxGENE has it
+    assert read_cells(given).genes == given.var_names.tolist()
 
 
 # Batches and types
@@ -515,5 +595,21 @@ def test_labels_that_are_hardly_types_are_warned_of():
     spelled = "kind has 'B cell' and 'B  cell ' and 'b cell', which differ by spaces or by case: .* 3 types"
     with pytest.warns(UserWarning, match=spelled):
         assert labels_of(read_cells(data), "kind")[4] is None
+    data.obs["kind"] = ["Unknown", "nan", None, *["T cell"] * 50]
+    with pytest.warns(UserWarning, match="cells whose kind is 'Unknown', 'nan' are taken for unlabelled"):
+        assert [*labels_of(read_cells(data), "kind")[:4]] == [None, None, None, "T cell"]
     data.obs["kind"] = pd.Categorical(np.arange(53) % 3)
     labels_of(read_cells(data), "kind")  # numbers of clusters: no warning, which would be an error
+
+
+def test_batches_that_are_none():
+    whole = [1 + i % 2 for i in range(307)]
+    cells = read_cells(adata(cell=[f"c{i}" for i in range(307)], lane=["x", *whole[1:]], number=whole))
+    with pytest.raises(ValueError, match="batch_key: cell has 307 values in 307 cells, .*these are no batches; 'none'"):
+        batch_codes(cells, "cell")
+    with pytest.warns(UserWarning, match="batch_key: 1 of 3 values of lane have one cell, such as 'x'"):
+        batch_codes(cells, "lane")
+    others = [adata(number=values) for values in ([float(n) for n in whole], [f"{n}.0" for n in whole])]
+    with pytest.warns(UserWarning, match="names of cells occur more than once"):
+        together = read_cells([cells.sources[0]._opened.origin, *others])
+    assert batch_codes(together, "number")[1] == ["1", "2"]

@@ -256,7 +256,7 @@ def test_rows_of_other_arguments_or_data_are_not_taken(table, quick, tmp_path):
         ({"label_key": "batch"}, table, ": label_key was 'type', is 'batch'. Start anew, not resuming"),
         ({}, adata(more, batch, kind), r": data was \d+, is \d+\."),
         ({}, adata(counts, batch, [*kind[:-1], "type 0"]), r": data was \d+, is \d+\."),
-        ({}, adata(counts, [*batch[:-1], "batch 2"], kind), r": data was \d+, is \d+\."),
+        ({}, adata(counts, [*batch[:-2], *2 * ["batch 2"]], kind), r": data was \d+, is \d+\."),
     ):
         with pytest.raises(ValueError, match=message):
             evaluate(given, resume=True, **options | changed)
@@ -265,7 +265,8 @@ def test_rows_of_other_arguments_or_data_are_not_taken(table, quick, tmp_path):
 
 @pytest.mark.usefixtures("cheap")
 def test_gene_vectors_of_a_model_are_given_to_every_fit(table, request, tmp_path):
-    one, other = (GeneVectors(["G0", "G1"], np.array(x, dtype=np.float32)) for x in ([[1], [2]], [[1], [3]]))
+    names = [f"G{i}" for i in range(GENES) if i != 2]
+    one, other = (GeneVectors(names, np.array([1, x] + [4] * (GENES - 3), np.float32)[:, None]) for x in (2, 3))
     models = [CellEmbedder(**SEED).fit(table, batch_key="batch", gene_vectors=given) for given in (one, other)]
     quick = request.getfixturevalue("quick")
     options = {**KEYS, "folder": tmp_path / "kept", "resume": True, "methods": (), "seeds": 1}

@@ -1,5 +1,7 @@
 """Every format holds the same matrix; what is no format of cells is refused in a sentence that names it."""
 
+import gzip
+import io
 import os
 import sys
 import warnings
@@ -10,6 +12,7 @@ import h5py
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.io
 import scipy.sparse as sp
 
 from omniset.tables import matrices as formats
@@ -68,6 +71,19 @@ def write_10x(path, version=3, types=None, dense=DENSE):
     return path
 
 
+def write_mtx(folder, names=("matrix.mtx.gz", "features.tsv.gz", "barcodes.tsv.gz"), cells=slice(None), turned=False):
+    """As Cell Ranger lays out text: genes x cells, and a line of features.tsv is id, name and type."""
+    _, var = frames()
+    folder.mkdir(parents=True, exist_ok=True)
+    dense, out = DENSE[cells], io.BytesIO()
+    scipy.io.mmwrite(out, sp.coo_matrix(dense if turned else dense.T))
+    rows = [f"{a}\t{b}\tGene Expression" for a, b in zip(var["gene_ids"], var.index, strict=True)]
+    texts = [out.getvalue().decode(), *("\n".join(lines) + "\n" for lines in (rows, frames()[0].index[cells]))]
+    for name, text in zip(names, texts, strict=True):
+        (folder / name).write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+    return folder
+
+
 def written(folder, data):
     data.write_h5ad(folder / "a.h5ad")
     return folder / "a.h5ad"
@@ -86,6 +102,7 @@ def zarr_store(folder, version, x=None):
     return folder / "a.zarr"
 
 
+BESIDE = ("features.tsv", "barcodes.tsv")
 FORMATS = {
     "h5ad CSR": lambda folder: h5ad(folder),
     "h5ad CSC": lambda folder: h5ad(folder, sp.csc_matrix(FLOATS)),
@@ -96,6 +113,12 @@ FORMATS = {
     "zarr 2 dense": lambda folder: zarr_store(folder, 2, FLOATS),
     "10x 3": lambda folder: write_10x(folder / "a.h5"),
     "10x 2": lambda folder: write_10x(folder / "a.h5", 2),
+    "10x folder": lambda folder: write_mtx(folder / "a"),
+    "10x folder 2": lambda folder: write_mtx(folder / "a", ("matrix.mtx", "genes.tsv", "barcodes.tsv")),
+    "10x GEO": lambda folder: write_mtx(folder / "a", [f"GSM1_{n}.gz" for n in ("matrix.mtx", *BESIDE)]),
+    "10x file": lambda folder: write_mtx(folder / "a", ["1_matrix.mtx", *(f"1_{n}" for n in BESIDE)]) / "1_matrix.mtx",
+    "10x turned": lambda folder: write_mtx(folder / "a", ("matrix.mtx", *BESIDE), turned=True),
+    "10x outs": lambda folder: write_mtx(write_mtx(folder / "filtered_a").with_name("raw_a"), cells=slice(9)).parent,
     "memory CSR": lambda folder: adata(),
     "memory CSR array": lambda folder: adata(sp.csr_array(FLOATS)),
     "memory CSC": lambda folder: adata(sp.csc_matrix(FLOATS)),
@@ -246,6 +269,26 @@ def test_features_that_are_no_genes_are_left_out(tmp_path):
         open_source(path, "raw")
 
 
+def test_samples_in_one_folder_are_stacked_and_told_apart(tmp_path):
+    write_mtx(tmp_path / "GSE1" / "s2", cells=slice(100, None))
+    write_mtx(tmp_path / "GSE1" / "s1", cells=slice(100))
+    write_mtx(tmp_path / "GSE2", ("s1_matrix.mtx", "features.tsv", "s1_barcodes.tsv"), slice(100))
+    write_mtx(tmp_path / "GSE2", ("s2_matrix.mtx", "features.tsv", "s2_barcodes.tsv"), slice(100, None))
+    for folder in ("GSE1", "GSE2"):
+        source = open_source(tmp_path / folder)
+        assert np.array_equal(whole(source), DENSE)
+        assert source.obs["sample"].tolist() == ["s1"] * 100 + ["s2"] * 207
+        assert source.names[100] == "s2_cell100"
+    (tmp_path / "GSE2" / "s2_barcodes.tsv").write_text("a\nb\n")
+    with pytest.raises(
+        ValueError, match="s2_matrix.mtx is 13 x 207, the files beside it have 13 features and 2 barcodes"
+    ):
+        open_source(tmp_path / "GSE2")
+    (tmp_path / "GSE1" / "s1" / "barcodes.tsv.gz").unlink()
+    with pytest.raises(ValueError, match="matrix.mtx.gz: beside it must be barcodes.tsv or barcodes.tsv.gz, as 10x"):
+        open_source(tmp_path / "GSE1")
+
+
 def test_a_10x_file_of_two_genomes_is_refused(tmp_path):
     path = damaged(write_10x(tmp_path / "a.h5", 2), lambda file: file.copy("GRCh38", "mm10"))
     with pytest.raises(ValueError, match="several genomes, 'GRCh38', 'mm10'"):
@@ -325,7 +368,7 @@ def said(name, value):
 BAD = {
     "text": (
         lambda f: bytes_of(f / "a.h5ad", b"cell,G1\nc1,3\n"),
-        "a.h5ad is no HDF5 file; expected is an .h5ad file, a zarr store of AnnData or a .h5 file of 10x",
+        "a.h5ad is no HDF5 file; expected is an .h5ad file, a zarr store of AnnData, or a .h5 file or a folder of 10x",
     ),
     "cut off": (lambda folder: cut(h5ad(folder), 0.7), "a.h5ad: is damaged or cut off"),
     "cut off early": (lambda folder: cut(h5ad(folder), 0.01), "a.h5ad: is damaged or cut off"),
@@ -335,7 +378,10 @@ BAD = {
     "loom": (lambda f: hdf5(f / "a.loom", matrix=DENSE, row_attrs=None, col_attrs=None), "a.loom is a loom file"),
     "other HDF5": (lambda f: hdf5(f / "a.h5", weights=DENSE), "a.h5 is an HDF5 file with 'weights'; expected is"),
     "empty HDF5": (lambda f: hdf5(f / "a.h5"), "a.h5 is an HDF5 file with nothing in it; expected is"),
-    "folder": (lambda f: h5ad(f).parent, "is a folder and no zarr store; for the files in it give '.*.h5ad'"),
+    "folder": (
+        lambda f: h5ad(f).parent,
+        "is a folder, no zarr store, and has no matrix.mtx of 10x; for the files in it give '.*.h5ad'",
+    ),
     "no cells": (lambda f: adata()[:0].copy(), "AnnData has no cells"),
     "no genes": (lambda f: adata()[:, :0].copy(), "AnnData has no genes"),
     "no cells in a file": (lambda f: written(f, adata()[:0].copy()), "a.h5ad has no cells"),

@@ -74,6 +74,8 @@ def test_a_donor_that_is_a_batch_is_named():
     cells.obs["donor"] = cells.obs["donor"] + cells.obs["state"]
     with pytest.raises(ValueError, match="0 populations of state .* needed; no donor has both untreated and treated"):
         Study.of(read_cells(cells), "state", "ctrl", "kind", "donor")
+    with pytest.warns(UserWarning, match="no value of 'donor' has cells of two values of state: what is learned"):
+        Study.of(read_cells(cells), "state", "ctrl", "kind", None)
     untreated = cells[cells.obs["state"] == "ctrl"].copy()
     with pytest.raises(ValueError, match="0 populations of state .* at least 2 are needed$"):
         Study.of(read_cells(untreated), "state", "ctrl", "kind", None)

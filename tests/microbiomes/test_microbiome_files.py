@@ -4,15 +4,18 @@ import bz2
 import gzip
 import json
 import lzma
+import re
+import warnings
 import zipfile
 
 import h5py
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
 
 from omniset.microbiomes.references import shares_of
-from omniset.microbiomes.samples import are_sequences, read_column, read_samples
+from omniset.microbiomes.samples import are_sequences, matched, pooled, read_column, read_samples, refuse_equal_samples
 from omniset.microbiomes.sequences import IUPAC, dereplicate, extract, primers_of, reverse_complement
 from omniset.microbiomes.taxonomy import Taxa, lineages_of, read_taxonomy
 from omniset.tables.dna import read_fasta
@@ -31,7 +34,7 @@ def test_fasta_and_fastq(tmp_path, ending):
     fasta = written(tmp_path, f"a.fasta{ending}", "\n>one first\nACgu\n  \nNN-A.\n>two\r\nacgt\r\n")
     assert read_fasta(fasta) == {"one": "ACGTNNA", "two": "ACGT"}
     fastq = written(tmp_path, f"a.fq{ending}", "@r1\nACGT\n+\nIIII\n@r2 x\nAC\n+r2\n@@\n\n@r3\nACGU\n+\nIIII\n")
-    assert dereplicate(fastq) == {"ACGT": 2, "AC": 1}
+    assert dereplicate(fastq) == {"": {"ACGT": 2, "AC": 1}}
 
 
 @pytest.mark.parametrize(
@@ -126,7 +129,7 @@ def test_taxonomies_as_they_come(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "has no taxa"),
+        ("", "is empty"),
         ("Feature ID\tName\na\tb\n", "line 2: must|line 1: must name a column"),
         ("Feature ID\tTaxon\na\n", "line 2: must have a name and a taxon"),
         ("a\tk__B\na\tk__C\n", "line 2: has 'a' a second time"),
@@ -179,6 +182,131 @@ def test_tables_of_all_kinds_are_the_same(tmp_path):
     comma = read_samples(written(tmp_path, "t.csv", ",A,B\nx,1,2\n"))
     assert comma.features == ["x"]
     assert comma.counts.toarray().tolist() == [[1], [2]]
+
+
+SEQUENCES = {name: base * 60 for name, base in zip("abc", "ACG", strict=True)}
+LINEAGE = ("k__B; p__P", "k__B; p__Q", "k__B")
+PLAIN = "OTUID\tA\tB\na\t1\t4\nb\t2\t0\nc\t3\t6"
+RENAMED = (r"\1;size=3\t", r"\1.1\t", r"X_\1\t")
+SAID = "'total' is the sum of all others, and is left out"
+
+
+def beside(head, cells, place):
+    """The table with a column more."""
+    lines = [line.split("\t") for line in PLAIN.split("\n")]
+    return "\n".join(
+        "\t".join([*c[:place], str(one), *c[place:]]) for c, one in zip(lines, (head, *cells), strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        *(("t.tsv", PLAIN.replace("OTUID", head), "") for head in ("ASV_ID", "Feature", "X", "#OTU ID", "Unnamed: 0")),
+        ("t.txt", '"A" "B"\n"a" 1 4\n"b" 2 0\n"c" 3 6\n', ""),  # R
+        ("t.csv", 'sep=;\n"";"A";"B"\n"a";1;4\n"b";2;0\n"c";3;6\n', ""),
+        *(("t.tsv", beside("total", (5, 2, 9), place), SAID) for place in (1, 3)),
+        ("t.tsv", PLAIN + "\ntotal\t6\t10", SAID),
+        ("t.tsv", beside("total", (5, 3, 9), 1), "'total' is not the sum of the others, and is taken for one of them"),
+        *(("t.tsv", beside(head, LINEAGE, place), "") for head in ("Taxon", "best hit") for place in (0, 1, 3)),
+        *(("t.tsv", beside("sequence", SEQUENCES.values(), place), "") for place in (1, 3)),
+        ("t.tsv", beside("Confidence", (0.9, 1, 0.7), 3), ""),
+        ("t.csv", beside("", "012", 0).replace("\t", ","), ""),  # pandas
+        ("m.count_table", beside("total", (5, 2, 9), 1).replace("OTUID", "Representative_Sequence"), SAID),
+        (
+            "m.count_table",
+            "#Compressed Format: groupIndex,abundance. For example 1,6 would mean ...\n#1,A\t2,B\t\n"
+            "Representative_Sequence\ttotal\tA\tB\t\na\t5\t1,1\t2,4\t\nb\t2\t1,2\t\nc\t9\t1,3\t2,6\t\n",
+            SAID,
+        ),
+        ("m.shared", "label\tGroup\tnumOtus\ta\tb\tc\t\n.03\tA\t3\t1\t2\t3\t\n.03\tB\t3\t4\t0\t6\t\n", ""),
+        *(("t.tsv", re.sub("^([abc])\t", name, PLAIN, flags=re.MULTILINE), "joined") for name in RENAMED),
+    ],
+)
+def test_tables_as_tools_write_them(tmp_path, name, text, said):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        texts, found = matched(SEQUENCES, written(tmp_path, name, text), False)
+    counts = found.counts.toarray()
+    if "not the sum" in said:
+        assert found.names == ["total", "A", "B"]
+    else:
+        assert (found.names, texts, counts.tolist()) == (["A", "B"], [*SEQUENCES.values()], [[1, 2, 3], [4, 0, 6]])
+    assert [str(one.message).count(said) for one in caught] == ([1] if said else [])
+
+
+def test_tables_that_tell_themselves(tmp_path):
+    """Sequences, and names of ranks, in columns; Parquet as text."""
+    ranks = "\tKingdom\tA\tGenus\na\tB\t1\tG\nb\tB\t2\tNA\n"
+    assert read_samples(written(tmp_path, "r.tsv", ranks)).taxa == {"a": "B; G", "b": "B; NA"}
+    table = beside("sequence", SEQUENCES.values(), 1)
+    assert matched(None, written(tmp_path, "s.tsv", table), False)[0] == [*SEQUENCES.values()]
+    pd.read_csv(tmp_path / "s.tsv", sep="\t").to_parquet(tmp_path / "s.parquet")
+    held, again = read_samples(tmp_path / "s.parquet"), read_samples(tmp_path / "s.tsv")
+    assert (held.names, held.features, held.sequences) == (again.names, again.features, again.sequences)
+    few = written(tmp_path, "few.tsv", "OTU\tA\n" + "".join(f"{name}\t1\n" for name in "avwxyz"))
+    with pytest.raises(ValueError, match="the table: 5 of 6 features are not in the sequences, such as 'v', 'w', 'x'"):
+        matched(SEQUENCES, few, False)
+    equal = "OTU\t1\t2\t3\t4\t5\n" + "".join(f"{name}\t2\t2\t2\t2\t2\n" for name in "abc")
+    with pytest.raises(ValueError, match="the feature table: 5 of 5 samples come out the same"):
+        refuse_equal_samples(read_samples(written(tmp_path, "equal.tsv", equal)))
+
+
+READS = [base * 60 for base in "ACG"]
+NAMES = {  # of the reads of pairs
+    "illumina": ("m:{} 1:N:0:AC", "m:{} 2:N:0:AC"),
+    "slash": ("r{}/1", "r{}/2"),
+    "sra": ("SRR1.{} {} length=60", "SRR1.{} {} length=60"),
+    "sra -I": ("SRR1.{}.1", "SRR1.{}.2"),
+}
+
+
+def fastq(folder, name, records):
+    return written(folder, name, "".join(f"@{name}\n{text}\n+\n{'I' * len(text)}\n" for name, text in records))
+
+
+@pytest.mark.parametrize("names", NAMES)
+@pytest.mark.parametrize("form", ["_R{}_001.fastq", "_{}.fq", "in turn"])
+def test_fragments_count_once(tmp_path, names, form):
+    """Two files of a sample, or one with first and second reads in turn."""
+    each = [[(one.format(i, i), text) for i, text in enumerate(READS)] for one in NAMES[names]]
+    if form == "in turn":
+        files = [fastq(tmp_path, "s.fq", [one for both in zip(*each, strict=True) for one in both])]
+    else:
+        files = [fastq(tmp_path, f"s{form.format(end)}", records) for end, records in enumerate(each, 1)]
+    assert pooled(files, False, "first")[1].counts.sum(1).tolist() == [3]
+    assert pooled(files, False, "both")[1].counts.sum() == 6
+    with pytest.warns(UserWarning, match="each fragment counts twice. Merge pairs before .vsearch --fastq_mergepairs"):
+        pooled(files, False)
+
+
+def test_files_of_replicates_and_second_reads_alone_are_as_they_are(tmp_path):
+    files = [fastq(tmp_path, f"gut_{end}.fq", [(f"{end}x{i}", t) for i, t in enumerate(READS)]) for end in (1, 2)]
+    files.append(fastq(tmp_path, "o_R2.fq", [(f"m:{i} 2:N:0:A", t) for i, t in enumerate([*READS, ""])]))
+    with pytest.warns(UserWarning, match="o_R2.fq: 1 of 4 reads have no bases, and are left out"):
+        found = pooled(files, False, "first")[1]
+    assert (found.names, found.counts.sum(1).tolist()) == (["gut_1", "gut_2", "o_R2"], [3, 3, 3])
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("S{0}_{1} orig_bc=A", "header"),
+        ("S{0}.{1}", "header"),
+        ("r{1};sample=S{0};", "sample"),
+        ("r{1};barcodelabel=S{0}", "barcodelabel"),
+    ],
+)
+def test_samples_within_a_file(tmp_path, name, key):
+    path = fastq(tmp_path, "p.fq", [(name.format(i % 2, i), READS[i % 3]) for i in range(6)])
+    found = pooled([path], False, None, key)[1]
+    assert dict(zip(found.names, found.counts.sum(1).tolist(), strict=True)) == {"S0": 3, "S1": 3}
+    with pytest.warns(
+        UserWarning, match=f"of 2 samples, such as 'S0' and 'S1', and count as one: --sample_from {key} "
+    ):
+        assert pooled([path], False)[1].names == ["p"]
+    with pytest.raises(ValueError, match="line 1: 'r' names no sample that sample_from=header could read"):
+        pooled([fastq(tmp_path, "q.fq", [("r", READS[0])])], False, None, "header")
 
 
 JSON = '{"rows": [{"id": "x"}], "columns": [{"id": "A"}], "shape": [1, 1], "matrix_type": %s, "data": %s}'
@@ -298,7 +426,10 @@ def test_a_column_orders_the_samples(tmp_path):
     assert read_column(numbers, "site", ["C", "A", "B", "D"]).order() == [1, 3, 0, 2]
     with pytest.warns(UserWarning, match="s.tsv: 1 sample not there, such as 'E'"):
         assert read_column(numbers, "site", ["E", "C"]).order() == [1, 0]
-    with pytest.raises(ValueError, match="'#SampleID' has none of the samples, .* such as 'x'; it has such as 'A'"):
+    other = written(tmp_path, "o.txt", ';"site";"id"\n1;g;A_1\n2;s;B_1\n')
+    with pytest.warns(UserWarning, match="o.txt: 2 names are joined in another spelling, such as 'A' as 'A_1'"):
+        assert read_column(other, "site", ["A", "B"]).values == ["g", "s"]
+    with pytest.raises(ValueError, match="'SampleID' has none of the samples, .* such as 'x'; it has such as 'A'"):
         read_column(numbers, "age", ["x"])
     with pytest.raises(ValueError, match="'size'"):
         read_column(numbers, "size", ["A"])
@@ -317,7 +448,7 @@ def test_taxa_of_tables_that_cannot_be_read(tmp_path):
 def test_reads_that_say_how_often_they_were_read(tmp_path):
     path = written(tmp_path, "d.fasta", ">a;size=5;\nACGT\n>b\nACGT\n>c;size=2\nAC\n")
     with pytest.warns(UserWarning, match=r"d.fasta: 2 of 3 reads say by ;size= how often they were read"):
-        assert dereplicate(path) == {"ACGT": 6, "AC": 2}
+        assert dereplicate(path) == {"": {"ACGT": 6, "AC": 2}}
 
 
 def test_features_that_are_sequences():

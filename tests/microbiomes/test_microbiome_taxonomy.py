@@ -1,6 +1,5 @@
 """Taxa as databases and tools write them: each name at its rank, what is no name left out, what is unclear refused."""
 
-import contextlib
 import re
 
 import numpy as np
@@ -9,7 +8,7 @@ import pytest
 from conftest import SMALL
 
 from omniset.microbiomes import TaxonClassifier, read_taxonomy
-from omniset.microbiomes.assignments import Agreement, Calls
+from omniset.microbiomes.assignments import Agreement, Calls, require_named
 from omniset.microbiomes.references import choose
 from omniset.microbiomes.taxonomy import (
     PR2_4,
@@ -17,6 +16,7 @@ from omniset.microbiomes.taxonomy import (
     RANKS,
     WITH_KINGDOM,
     Taxa,
+    bare,
     has_name,
     lineage_of,
     lineages_of,
@@ -288,6 +288,68 @@ def test_calls_of_other_tools(tmp_path):
     assert read_taxonomy(mothur) == {"Otu1": ("Bacteria", "Firmicutes")}
 
 
+TAXA = {"x": ("B", "F"), "y": ("B",)}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Feature ID,Taxon,Confidence\nx,B; F,1\ny,B,1\n",
+        'sep=,\n"","Taxon"\n"x","B; F"\n"y","B; NA"\n',
+        '"Taxon" "Confidence"\n"x" "B; F" 0.9\n"y" "B" 0.8\n',
+        '"Taxon"\t"Confidence"\n"x"\t"B; F"\t0.9\n"y"\t"B"\t0.8\n',
+        '"","Kingdom","Phylum","Genus"\n"x","B","F",NA\n"y","B",NA,NA\n',
+        '"Kingdom" "Phylum"\n"x" "B" "F"\n"y" "B" NA\n',
+        "ASV;Domain;Phylum\nx;B;F\ny;B;\n",
+        "x\td:B;p:F;\ny\td:B\n",
+    ],
+)
+def test_tables_of_taxa_as_tools_write_them(tmp_path, text):
+    path = tmp_path / "t.txt"
+    path.write_text(text)
+    found = read_taxonomy(path)
+    assert {name: tuple(map(bare, lineage)) for name, lineage in found.items()} == TAXA
+    path.write_text("x,B;F\n")
+    with pytest.raises(ValueError, match="line 1: must name a column Feature ID and one Taxon"):
+        read_taxonomy(path)
+
+
+GENERA = [f"Bacteria;P;C{i % 2};O{i % 2}ales;F{i}aceae;Genus{i}" for i in range(4)]
+ORGANISMS = ("{0} alba", "uncultured bacterium", "Strain YT-12", "uncultured {0} sp.")
+
+
+@pytest.mark.parametrize("missing", [2, 3, 4])
+@pytest.mark.parametrize("form", ["header", "table", "table of headers"])
+def test_ranks_that_lineages_lack(tmp_path, missing, form):
+    """Of SILVA's lineages some lack a rank between others, and end in an organism: each genus stays what it is."""
+    lines = [f"{lineage};{o.format(lineage.split(';')[5])}" for o in ORGANISMS for lineage in GENERA]
+    lines = [line if form != "table" else line.rpartition(";")[0] for line in lines]
+    whole = [*lines]
+    for i in range(8, 16):
+        lines[i] = ";".join(name for place, name in enumerate(lines[i].split(";")) if place != missing)
+    between = " " if form == "header" else "\t"
+    text = "".join(f"{'>' * (form == 'header')}AB{i}.1.99{between}{line}\nACGT\n" for i, line in enumerate(lines))
+    (tmp_path / "t").write_text(text if form == "header" else text.replace("ACGT\n", ""))
+    found = read_taxonomy(tmp_path / "t")
+    assert [lineage[:6] for lineage in found.values()] == [tuple(line.split(";")[:6]) for line in whole]
+    assert found.notes[0].startswith("8 of 16 lineages lack a rank, or have one more, such as that of 'AB8.1.99'")
+
+
+def test_a_suborder_between_others_goes():
+    whole = {f"r{i}": lineage for i, lineage in enumerate(GENERA)}
+    found = lineages_of(whole | {"s": GENERA[0].replace(";F0aceae", ";Xineae;F0aceae")})
+    assert found["s"] == found["r0"] == tuple(GENERA[0].split(";"))
+
+
+def test_samples_without_a_name_and_equal_ones():
+    taxa, number = Taxa.of([("A", "A1"), ("B", "B1")]), np.arange(6)
+    calls = Calls(taxa, [*"pqrstu"], ["x"], number, 0 * number, np.full(6, 2.0), 0 * number, np.full((6, 2), 0.5))
+    with pytest.raises(ValueError, match="in 6 of 6 samples nothing is assigned, such as 'p'"):
+        require_named(calls, 0.7)
+    with pytest.warns(UserWarning, match="abundance.tsv: 6 of 6 samples come out the same, such as 'p', 'q', 'r'"):
+        require_named(calls, 0.5)
+
+
 def test_agreement_is_by_the_names_of_the_ranks(tmp_path):
     """Of taxonomies with other ranks, those of one name are compared."""
     taxa = Taxa.of([tuple(PR2.split(";"))[:8]], PR2_5)
@@ -348,16 +410,18 @@ def test_a_call_differs_in_its_name_and_not_in_its_depth():
     assert calls.settled(0.5).abundance(0.5).loc["q"].to_dict() == {"A; A1": 3, "B; B1": 1, "Unassigned": 0, "A; A2": 0}
 
 
-@pytest.mark.parametrize(
-    ("taxonomy", "message"),
-    [
-        ({"A1.1": "d__B;p__P", "b": "d__B;p__Q"}, r"1 of these is there in another spelling, such as 'A1' as 'A1.1'"),
-        ({"a1": "d__B;p__P", "B.2": "d__B;p__Q"}, r"2 of these are there in another spelling, such as 'A1' as 'a1'"),
-    ],
-)
-def test_names_in_another_spelling(taxonomy, message):
-    """They are not taken for each other, but it is said that they are near."""
-    texts = {"A1": "ACGT" * 20, "b": "AGGT" * 20, "c": "AAGT" * 20}
-    some = pytest.warns(UserWarning, match=message) if "b" in taxonomy else contextlib.nullcontext()
-    with pytest.raises(ValueError, match="at least 2 taxa" if "b" in taxonomy else message), some:
-        choose(texts, lineages_of(taxonomy), "phylum", None)
+@pytest.mark.parametrize("theirs", [("A1.1", "b"), ("a1", "B.2"), ("A1;tax=d:B", "b;size=3"), ("x_A1_y", "x_b_y")])
+def test_names_in_another_spelling(theirs):
+    """What is meant is clear where it is one name on each side; names that are lacking are counted."""
+    texts = {"A1": "ACGT" * 20, "b": "AGGT" * 20}
+    taxonomy = lineages_of(dict(zip(theirs, ("d__B;p__P", "d__B;p__Q"), strict=True)))
+    _, taxa, notes = choose(texts, taxonomy, "phylum", None)
+    assert len(taxa) == 2
+    assert notes == [f"references and taxonomy: {notes[0].split(': ')[1]}"]
+    same = lineages_of({"A1": "d__B;p__P", "b": "d__B;p__Q"})
+    with pytest.warns(UserWarning, match="1 of 3 references have no taxon and are left out, such as 'c'"):
+        choose(texts | {"c": "AAGT" * 20}, same, "phylum", None)
+    with pytest.raises(
+        ValueError, match="4 of 6 sequences are not in the taxonomy, such as 'r0', 'r1', 'r2' and 1 more"
+    ):
+        choose(texts | {f"r{i}": "AAGT" * 20 for i in range(4)}, same, "phylum", None)

@@ -26,12 +26,23 @@ from jaxtyping import Bool, Float64, Int, Int64, Shaped
 
 from omniset.cells.readings import BLOCK, INPUTS, Reading, decide, not_whole, read_counts, spans
 from omniset.runs.progress import Progress
+from omniset.tables.doubts import FEWEST
 from omniset.tables.files import listed
-from omniset.tables.genes import Match, canonical, match
+from omniset.tables.genes import (
+    Match,
+    canonical,
+    filled,
+    gene_names,
+    match,
+    only_count,
+    respelled,
+    text_columns,
+)
 from omniset.tables.matrices import Compressed, Opened, Source, open_source
 
 NONE, FILE = "none", "file"  # no batches; each source is one
 UNKNOWN = "unknown"  # no type
+UNLABELLED = {UNKNOWN, "nan", "na", "n/a", "unassigned", "unlabeled", "unlabelled", "not assigned", "undefined"}
 NUMBERS = 20  # so many different ones are labels of types, perhaps
 ALL = "all"  # the only batch, where there are none
 # Names of columns that often hold batches, in small letters and without what is between the words.
@@ -40,6 +51,9 @@ BATCHES = re.compile(
     "lane|replicate|study|channel|pool|chip|chemistry|technology|tech|protocol|platform|assay|method"
 )
 MEMORY = 512 << 20  # bytes of counts that are kept; of more, blocks are read each epoch anew
+BARCODE = re.compile(r"(?:.*[_#:-])?[ACGT]{12,}(?:[-_.:].*)?")  # what cells are called
+TURNED = "its cells are called as genes: it is genes x cells, give it turned (adata.T)"
+ASKED = "give aliases, or the column of var that has the names"
 MISSING = 0.1  # share of a model's genes from which on we speak of those that are not there
 
 
@@ -139,8 +153,8 @@ class Cells:
     def on(self, vocabulary: Sequence[str], aliases: Mapping[str, str] | None = None) -> Cells:
         """The same cells with these genes as columns: those of the same name are summed, unknown ones left out.
 
-        Where another column of a source's `var` has more of the vocabulary than its names, that column is taken, with a
-        warning. What is on this vocabulary already stays as it was matched.
+        Where another column of a source's `var`, or its names without what begins or ends many of them, has more of the
+        vocabulary than its names, that is taken, with a warning. What is on this vocabulary already stays as it was.
 
         Args:
             aliases: Other names of genes, see `omniset.tables.genes.match`.
@@ -151,27 +165,8 @@ class Cells:
         genes, store = list(vocabulary), self._store
         if aliases is None and genes == self.genes:
             return self
-        matches = []
-        for source, names in zip(store.sources, store.spelled, strict=True):
-            matching = match(names, genes, aliases)
-            best, taken = len(genes) - len(matching.missing), None
-            for column, others in _text_columns(source.var) if store.choose else []:
-                trial = match(others, genes, aliases)
-                if len(genes) - len(trial.missing) > best:
-                    best, matching, taken, names = len(genes) - len(trial.missing), trial, column, others
-            if not matching.matched:
-                raise ValueError(
-                    f"{source.name}: none of its genes is known: they are such as {listed(names, 3)}, known are such "
-                    f"as {listed(genes, 3)}; give aliases, or the column of var that has the names"
-                )
-            if taken is not None:
-                warnings.warn(
-                    f"{source.name}: names of genes are taken from column {taken!r} of var, where more are known "
-                    f"({best:,} of {len(genes):,})",
-                    stacklevel=2,
-                )
-            matches.append(matching)
-        return Cells(store, genes, matches)
+        named = zip(store.sources, store.spelled, strict=True)
+        return Cells(store, genes, [_joined(source, names, genes, aliases, store.choose)[0] for source, names in named])
 
     def take(self, rows: Int[np.ndarray, " rows"]) -> sp.csr_array:
         """Counts of these cells, in this order, as float32 (len(rows), len(genes)).
@@ -248,7 +243,7 @@ def read_cells(
     """Open cells.
 
     Args:
-        source: An AnnData, a path (.h5ad, zarr, 10x .h5), a pattern such as "runs/*.h5ad", or a list of these.
+        source: An AnnData, a path (.h5ad, zarr, 10x .h5 or folder), a pattern ("runs/*.h5ad"), or a list of these.
         layer: Which matrix of each: None is X, "raw" that of `.raw`, else a layer.
         input: What is stored: "counts", "log1p" (of counts, normalised or not), or "auto": where at least 95 % of the
             values are whole they are counts; others are log1p if counts come back out of them, or if cells have equal
@@ -264,11 +259,11 @@ def read_cells(
         raise ValueError(f"input must be one of {', '.join(map(repr, INPUTS))}, got {input!r}")
     places = _places(source)
     with ExitStack() as files:  # closed where anything fails
-        sources = [files.enter_context(open_source(place, layer)) for place in places]
+        sources = [files.enter_context(open_source(place, layer)).of_genes() for place in places]
         for number, opened_source in enumerate(sources, 1):
             if opened_source.name == "AnnData" and len(sources) > 1:
                 opened_source.name = f"AnnData {number}"
-        spelled = [_names(opened_source, gene_column) for opened_source in sources]
+        spelled = _spelled(sources, gene_column)
         readings = [decide(opened_source, input) for opened_source in sources]
         cells = _cells(sources, readings, spelled, gene_column is None, memory)
         files.pop_all()
@@ -297,6 +292,8 @@ def _cells(
     shared = int(cells.measured.all(axis=0).sum())
     if shared < len(genes):
         notes.append(f"{shared:,} of {len(genes):,} genes are measured in every source")
+        if 3 * shared < min(source.shape[1] for source in sources):
+            warnings.warn(f"{notes[-1]}: are they called otherwise in some, or of other species?", stacklevel=3)
     return cells
 
 
@@ -314,30 +311,61 @@ def _places(source: Any) -> list[Any]:
     return [source]
 
 
-def _names(source: Source, column: str | None) -> list[str]:
-    if column is None:
-        return source.genes
+def _spelled(sources: list[Source], column: str | None) -> list[list[str]]:
+    """Names of genes: a column of var, or what `gene_names` makes of it; such that sources share them."""
+    if column is not None:
+        return [_column_of_var(source, column) for source in sources]
+    known = {canonical(gene) for source in sources if not only_count(source.genes) for gene in source.genes}
+    spelled: list[list[str]] = []
+    for source in sources:
+        called = (source.genes[:1000], source.names[:1000])
+        barcodes = [np.mean([bool(BARCODE.fullmatch(name)) for name in names]) for names in called]
+        if barcodes[0] > 0.9 and barcodes[1] < 0.1:
+            raise ValueError(f"{source.name}: genes have barcodes for names, as {listed(source.genes, 2)}; {TURNED}")
+        names, before = gene_names(source.name, source.var, known), {canonical(n) for some in spelled for n in some}
+        if 3 * len(before.intersection(map(canonical, names))) < min(len(before), len(names)):
+            names = _joined(source, names, [*before], None, True)[1]
+        spelled.append(names)
+    return spelled
+
+
+def _column_of_var(source: Source, column: str) -> list[str]:
     if column not in source.var:
         columns = listed([str(name) for name in source.var.columns]) or "none"
         raise ValueError(
             f"{source.name}: gene_column must be a column of var, it has no {column!r}; there are: {columns}"
         )
-    return _filled(source.var, column)
+    return filled(source.var, column)
 
 
-def _filled(var: pd.DataFrame, column: str) -> list[str]:
-    """A column as text, the index where it is empty."""
-    values = var[column]
-    empty = values.isna().to_numpy() | (values.astype(str).str.strip() == "").to_numpy()
-    return np.where(empty, var.index.to_numpy(dtype=object), values.astype(str).to_numpy(dtype=object)).tolist()
-
-
-def _text_columns(var: pd.DataFrame) -> Iterator[tuple[str, list[str]]]:
-    for column in var.columns:
-        kind = var[column].dtype
-        values = kind.categories.dtype if isinstance(kind, pd.CategoricalDtype) else kind
-        if pd.api.types.is_string_dtype(values) or pd.api.types.is_object_dtype(values):
-            yield str(column), _filled(var, column)
+def _joined(
+    source: Source, names: list[str], genes: list[str], aliases: Mapping[str, str] | None, choose: bool
+) -> tuple[Match, list[str]]:
+    """The genes of a source among others, and what they are called for that: as they are, or otherwise where more are
+    known so. Without a part of all names a third must be: a few are by chance.
+    """
+    matching = match(names, genes, aliases)
+    best, said = len(genes) - len(matching.missing), ""
+    others = [(f"from column {column!r} of var", called, 0) for column, called in text_columns(source.var)]
+    others += [("from the index of var", source.genes, 0)]
+    size = min(len(names), len(genes))
+    if 3 * matching.matched < size:
+        others += [(words, called, size // 3) for words, called in respelled(names)]
+    for words, called, least in others if choose else []:
+        trial = match(called, genes, aliases)
+        found = len(genes) - len(trial.missing)
+        if found > max(best, least):
+            best, matching, names = found, trial, called
+            said = f"names of genes are taken {words}, where more are known ({best:,} of {len(genes):,})"
+    if not matching.matched:
+        turned = match(source.names.tolist(), genes, aliases).matched
+        raise ValueError(
+            f"{source.name}: none of its genes is known: they are such as {listed(names, 3)}, known are such "
+            f"as {listed(genes, 3)}; {TURNED if turned else ASKED}"
+        )
+    if said:
+        warnings.warn(f"{source.name}: {said}", stacklevel=3)
+    return matching, names
 
 
 def _selection(matching: Match, width: int) -> sp.csr_array | None:
@@ -462,9 +490,14 @@ def column(cells: Cells, name: Any, what: str) -> pd.Series:
 def texts(cells: Cells, name: Any, what: str) -> Shaped[np.ndarray, " cells"]:
     """A column of obs as text, None where it is missing. Raises: as `column`."""
     values = column(cells, name, what)
-    text = np.array(values.astype(str), dtype=object)
+    text = _as_text(values).to_numpy(dtype=object, copy=True)
     text[unlabelled(values)] = None
     return text
+
+
+def _as_text(values: pd.Series) -> pd.Series:
+    """Whole numbers alike, whether a file has them as such, as fractions (where some are missing) or as text."""
+    return values.astype(str).str.replace(r"^(\d+)\.0$", r"\1", regex=True)
 
 
 def numbered_anew(codes: Int[np.ndarray, " cells"], rows: Int[np.ndarray, " rows"]) -> Int[np.ndarray, " cells"]:
@@ -485,7 +518,8 @@ def batch_codes(
         label_key: A column that holds none.
 
     Raises:
-        ValueError: No such column, a cell without a batch, or a column `batch` and no word about it.
+        ValueError: No such column, a cell without a batch, more batches than half the cells, or a column `batch` and
+            no word about it.
     """
     if batch_key is None:
         likely = batch_columns(cells, label_key)
@@ -514,7 +548,19 @@ def batch_codes(
     lacking = unlabelled(values)
     if lacking.any():
         raise ValueError(f"batch_key: cell {cells.names[lacking.argmax()]!r} has no {batch_key}")
-    codes, names = pd.factorize(values.astype(str), sort=True)
+    codes, names = pd.factorize(_as_text(values), sort=True)
+    alone = np.flatnonzero(np.bincount(codes) == 1)
+    if 2 * len(names) > len(cells) >= FEWEST:
+        raise ValueError(
+            f"batch_key: {batch_key} has {len(names):,} values in {len(cells):,} cells, such as "
+            f"{listed(names.astype(str).tolist(), 3)}: these are no batches; {NONE!r} says that there are none"
+        )
+    if len(alone) and len(names) > 1:
+        warnings.warn(
+            f"batch_key: {len(alone):,} of {len(names):,} values of {batch_key} have one cell, such as "
+            f"{names[alone[0]]!r}: of such a batch nothing can be learned",
+            stacklevel=3,
+        )
     return codes.astype(np.int64), names.astype(str).tolist()
 
 
@@ -544,9 +590,11 @@ def labels_of(cells: Cells, label: str) -> Shaped[np.ndarray, " cells"]:
     """
     labels = texts(cells, label, "label")
     _warn_of_odd(cells.obs[label], label)
-    if (labels == UNKNOWN).any():
-        warnings.warn(f"cells whose {label} is {UNKNOWN!r} are taken for unlabelled", stacklevel=3)
-        labels[labels == UNKNOWN] = None
+    without = np.array([name is not None and name.strip().casefold() in UNLABELLED for name in labels], dtype=bool)
+    if without.any():
+        said = listed(sorted(set(labels[without])))
+        warnings.warn(f"cells whose {label} is {said} are taken for unlabelled", stacklevel=3)
+        labels[without] = None
     return labels
 
 

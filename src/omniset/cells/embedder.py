@@ -38,6 +38,7 @@ from omniset.report.blocks import many
 from omniset.runs import devices
 from omniset.runs.finite import require_finite_outputs
 from omniset.runs.progress import Progress
+from omniset.tables.doubts import FEWEST, judge_join, refuse_equal_rows
 from omniset.tables.gene_vectors import GeneVectors, read_gene_vectors
 from omniset.tables.genes import match
 from omniset.training import artefacts, schema
@@ -109,8 +110,8 @@ class CellEmbedder(EmbedderOptions, Estimator):
         """Learn from all cells of the source.
 
         Args:
-            source: An AnnData, a path (.h5ad, zarr, 10x .h5), a pattern, a list of these, or `Cells`. Nothing in it is
-                changed. Counts of more than 512 MB are read in blocks, each epoch anew.
+            source: An AnnData, a path (.h5ad, zarr, 10x .h5 or folder), a pattern, a list of these, or `Cells`.
+                Nothing in it is changed. Counts of more than 512 MB are read in blocks, each epoch anew.
             y: Ignored; labels are used by `label` alone.
             batch_key: Column of obs with the batch; "file": each source is a batch; "none": nothing is to be mixed, all
                 cells are of one batch. None: each source, unless obs has a column `batch`, which is asked about.
@@ -240,13 +241,14 @@ class CellEmbedder(EmbedderOptions, Estimator):
             aliases: Other names of genes.
 
         Raises:
-            ValueError: None of the genes is known.
+            ValueError: None of the genes is known; most cells have no counts of them, or the same vector.
         """
         self.require_fitted()
         with opened(source, layer=layer, input=input, gene_column=gene_column) as cells:
             known = self.on(cells, aliases)
             vectors, empty = self.vectors_of(known, np.arange(len(known)))
             warn_of_empty(known, empty, "their vector is that of an empty cell")
+            refuse_equal_rows(vectors[~empty], known.names[~empty].tolist(), file=known.sources[0].name, what="cells")
             return vectors
 
     def embed_cells(
@@ -591,6 +593,9 @@ def _vectors_of_genes(
         raise ValueError(
             f"gene_vectors: none of the genes, such as {genes[0]!r}, has a vector; there are such as {table.names[0]!r}"
         )
+    words = {"file": "the cells", "other": "gene_vectors", "what": "genes"}
+    if said := judge_join(matched.unmatched, len(genes), matched.missing, **words):
+        warnings.warn(said, stacklevel=4)
     return torch.from_numpy(vectors), [f"gene vectors: {matched.sentence()}"]
 
 
@@ -601,13 +606,20 @@ def measured_in(cells: Cells, rows: Rows, device: torch.device | str = "cpu") ->
 
 
 def warn_of_empty(cells: Cells, empty: Bool[np.ndarray, " cells"], what: str) -> None:
-    """Of cells without counts of a model's genes, and what becomes of them."""
-    if empty.any():
-        warnings.warn(
-            f"{many(int(empty.sum()), 'cell')} without counts of the model's genes, such as "
-            f"{cells.names[empty.argmax()]!r}: {what}",
-            stacklevel=3,
+    """Of cells without counts of a model's genes, and what becomes of them.
+
+    Raises:
+        ValueError: They are most of the cells.
+    """
+    if not empty.any():
+        return
+    said = f"without counts of the model's genes, such as {cells.names[empty.argmax()]!r}"
+    if 2 * empty.sum() > len(empty) >= FEWEST:
+        raise ValueError(
+            f"{cells.sources[0].name}: {empty.sum():,} of {len(empty):,} cells are {said}: leave out what is no cell "
+            "(as Cell Ranger's filtered matrix does), or take a model of more of these genes"
         )
+    warnings.warn(f"{many(int(empty.sum()), 'cell')} {said}: {what}", stacklevel=3)
 
 
 def _vocabulary(

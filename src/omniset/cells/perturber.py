@@ -9,6 +9,8 @@ nothing to the shift on donors and types kept back.
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -37,6 +39,7 @@ LEAST = 10  # cells of a population
 GENES = 2000
 COMPONENTS = 30  # principal ones, in which cells are compared
 WIDTHS = (0.1, 0.25, 0.5, 1.0, 2.0, 1e3)  # of the kernel, in median distances between groups; the last: the mean of all
+DONORS = re.compile("(donor|patient|subject|individual|participant|mouse|animal)(s|id|name)?|ind")
 GROUP = ("perturbation", "type", "donor")
 
 
@@ -93,6 +96,7 @@ class Study:
                 f"condition: {len(groups)} populations of {condition} have {LEAST} cells or more before and after, at "
                 f"least 2 are needed{apart}"
             )
+        _warn_of_divided(cells.obs, condition)
         return cls(values, [cells.genes[i] for i in chosen], groups, lacking)
 
     def mean(self, rows: Int[np.ndarray, " rows"]) -> PerGene:
@@ -101,6 +105,18 @@ class Study:
     def shift(self, group: Group) -> PerGene:
         """Mean of the treated cells minus that of the others."""
         return self.mean(group.treated) - self.mean(group.control)
+
+
+def _warn_of_divided(obs: pd.DataFrame, condition: str) -> None:
+    """Where no donor has two conditions, what a perturbation does is what donors differ in too."""
+    columns = [str(name) for name in obs if name != condition]
+    named = [name for name in columns if DONORS.fullmatch(re.sub(r"[\W_]+", "", name).casefold())]
+    if named and max(obs.groupby(name, observed=True)[condition].nunique().max() for name in named) == 1:
+        warnings.warn(
+            f"no value of {listed(named)} has cells of two values of {condition}: what is learned of {condition} may "
+            "be what donors differ in, and the scores do not tell",
+            stacklevel=3,
+        )
 
 
 def _populations(

@@ -119,16 +119,19 @@ def _kind(source: Source, sample: sp.csr_array, fractions: np.ndarray, looked: s
     _refuse_large(source, values, f"{advice}; if they are normalised, take log1p of them first", fractions)
     how, base = _way(sample, ("log1p", "normalised", "linear"))
     if how == "relative":
-        base = _equal_base(sample) or 0.0
-    if how == "linear":
+        base = _equal_base(sample, (math.e, 2.0, 1.0)) or 0.0
+    if how == "linear" or base == 1:
+        made = (
+            "counts that were divided by a size of each cell" if how == "linear" else "shares of each cell, as scVI's"
+        )
         raise ValueError(
-            f"{what} has counts that were divided by a size of each cell, and not the logarithms of these: take log1p "
-            f"of them first, or {ask}; {_advice(source)}"
+            f"{what} has {made}, and not the logarithms of these: take log1p of them first, or {ask}; {_advice(source)}"
         )
     if not base:
+        shares = ", all are below 1 as shares and TF-IDF are" if values.max() < 1 else ""
         raise ValueError(
-            f"{what} cannot be told to be counts ({looked}) or logarithms (whole counts do not come back out of them): "
-            f"{ask}; {_advice(source)}"
+            f"{what} cannot be told to be counts ({looked}{shares}) or logarithms (whole counts do not come back out "
+            f"of them): {ask}; {_advice(source)}"
         )
     return "log1p", how, base
 
@@ -176,23 +179,24 @@ def _sample(source: Source) -> sp.csr_array:
     return sp.csr_array(sp.vstack(blocks, format="csr"))
 
 
-def _equal_base(sample: sp.csr_array) -> float | None:
-    """The base of the logarithm without which all cells have the same sum."""
-    return next((base for base in (math.e, 2.0) if _equal_sum(sample, base) is not None), None)
+def _equal_base(sample: sp.csr_array, bases: tuple[float, ...] = (math.e, 2.0)) -> float | None:
+    """The base of the logarithm without which all cells have the same sum, most nearly; 1 is none at all."""
+    spread, base = min((_sums(sample, base)[0], -base) for base in bases)
+    return -base if spread <= ALIKE else None
 
 
-def _equal_sum(sample: sp.csr_array, base: float) -> float | None:
-    """What all cells add up to without the logarithm; None where they differ."""
+def _sums(sample: sp.csr_array, base: float) -> tuple[float, float]:
+    """What cells add up to without the logarithm: the spread, relative to the mean, and the median."""
     values = _without_log(sample.data, base)
     sums = sp.csr_array((values, sample.indices, sample.indptr), sample.shape).sum(axis=1)
     sums = sums[sums > 0]
-    return None if len(sums) < 2 or sums.std() > ALIKE * sums.mean() else float(np.median(sums))
+    return (math.inf, 0.0) if len(sums) < 2 else (float(sums.std() / sums.mean()), float(np.median(sums)))
 
 
 def _target(sample: sp.csr_array, base: float) -> str:
     """What cells were normalised to, where their sums tell."""
-    total = _equal_sum(sample, base)
-    return "" if total is None else f" normalised to {total:,.0f} per cell"
+    spread, total = _sums(sample, base)
+    return f" normalised to {total:,.0f} per cell" if spread <= ALIKE else ""
 
 
 def _logarithms(base: float) -> str:
@@ -200,7 +204,7 @@ def _logarithms(base: float) -> str:
 
 
 def _without_log(values: np.ndarray, base: float) -> np.ndarray:
-    return np.expm1(values.astype(np.float64) * math.log(base))
+    return values.astype(np.float64) if base == 1 else np.expm1(values.astype(np.float64) * math.log(base))
 
 
 def spans(cells: int, size: int = BLOCK) -> list[tuple[int, int]]:
@@ -236,7 +240,8 @@ def _recovered(block: sp.csr_array, how: str, base: float) -> tuple[sp.csr_array
 
 
 def _distance(values: np.ndarray) -> np.ndarray:
-    return np.abs(values - np.rint(values))
+    """From the nearest count of at least 1: zeros are not among values."""
+    return np.abs(values - np.maximum(np.rint(values), 1))
 
 
 def _allowed(values: np.ndarray) -> np.ndarray:
@@ -303,7 +308,7 @@ def _refuse_no_counts(source: Source, block: sp.csr_array, start: int, log: bool
 
 def _advice(source: Source) -> str:
     """Which other matrices of the source would do, by their first cells."""
-    good = []
+    good: dict[bool, list[str]] = {True: [], False: []}  # by whether they are whole
     for layer in source.choices:
         if layer == source.layer:
             continue
@@ -313,5 +318,7 @@ def _advice(source: Source) -> str:
         except ValueError:
             continue
         if np.isfinite(values).all() and (values >= 0).all():
-            good.append("None" if layer is None else repr(layer))
-    return f"layer={' or '.join(good)} would do" if good else "it has no other matrix that would do"
+            whole = bool((_distance(values) <= WHOLE).all())
+            good[whole].append("None" if layer is None else repr(layer))
+    best = good[True] or good[False]
+    return f"layer={' or '.join(best)} would do" if best else "it has no other matrix that would do"

@@ -24,7 +24,8 @@ from omniset.report.blocks import Block, Cell, Facts, Note, Plot, Report, Sectio
 from omniset.trials.comparison import Comparison
 
 GENES = 15  # shown for a cell that is explained, or a perturbation
-LISTED = 200  # batches, samples
+LISTED = 200  # batches, samples, pairs of types
+TYPES = 30  # that are shown as a matrix
 MUCH = 0.2  # share of unknown cells above which the page speaks up
 Made = tuple[Report, dict[str, Any]]
 Items = list[tuple[str, Any, str]]
@@ -110,10 +111,10 @@ def of_annotation(
         shares = pd.crosstab(cells.obs[sample].astype(str).to_numpy(dtype=object), labels, normalize="index")
         shown = _table(f"Share of each type in each {sample}.", shares.rename_axis(sample).reset_index().head(LISTED))
         sections.append(Section("Composition", "", [shown]))
-    confusion = None
+    beside: dict[str, Any] = {"confusion": None}
     if label in cells.obs and len(known := np.flatnonzero((truth := labels_of(cells, label)) != None)):  # noqa: E711
-        confusion = pd.crosstab(truth[known].astype(str), labels[known].astype(str))
-        sections.append(_beside_truth(confusion, label, float((truth[known] == labels[known]).mean())))
+        section, beside = _beside_truth(truth[known].astype(str), labels[known].astype(str), label)
+        sections.append(section)
     text = "Weight in the logistic regression times how much more of the gene its new cells have than the others."
     genes = markers.groupby("type", sort=False)["gene"].agg(", ".join).reset_index()
     sections.append(Section("Markers", text, [_table("Genes by type.", genes)]))
@@ -131,13 +132,12 @@ def of_annotation(
     numbers = {
         **{"calls": counts.to_dict("records"), "kept_back": annotator.kept_back_, "left_out": annotator.left_out_},
         **{"weights": annotator.weights_, "markers": markers.to_dict("records")},
-        "confusion": None if confusion is None else confusion.reset_index().to_dict("records"),
+        **beside,
         "model": annotator.embedder_.identity(),
     }
     lead = f"Types of {many(len(labels), 'cell')} by a reference with {len(annotation.types)} types."
-    summary: list[Block] = [Note("warning", text)] if share > MUCH else []
-    settings = annotator.get_params()
-    return frame.compose(run, lead, sections, numbers, headline=headline, summary=summary, settings=settings)
+    more: dict[str, Any] = {"headline": headline, "summary": [Note("warning", text)] if share > MUCH else []}
+    return frame.compose(run, lead, sections, numbers, settings=annotator.get_params(), **more)
 
 
 def of_annotation_evaluation(evaluation: AnnotationEvaluation, run: frame.Run) -> Made:
@@ -177,19 +177,16 @@ def of_perturbation(
 
 
 def _table(caption: str, rows: pd.DataFrame, **how: Any) -> Table:
-    values = rows.itertuples(index=False, name=None)
-    cells = [[rounded(v) if isinstance(v, float) else v for v in row] for row in values]
+    cells = [[rounded(v) if isinstance(v, float) else v for v in row] for row in rows.itertuples(index=False)]
     return Table(caption, [*map(str, rows.columns)], cells, **how)
 
 
 def _conditions(comparison: Comparison, texts: dict[str, str], scores: dict[str, list[str]]) -> list[Section]:
-    """A table of methods for each condition."""
     tables = {name: frame.methods(comparison, name, scores[name]) for name in comparison.conditions}
     return [Section(name.capitalize(), texts[name], [table]) for name, table in tables.items()]
 
 
 def _depth(drawn: Drawn) -> tuple[Section, float | None]:
-    """How far the vectors follow library sizes."""
     first, title = components(drawn.z, 1)[:, 0], "Depth of sequencing"
     if drawn.library is None or not np.ptp(first) or not np.ptp(drawn.library):
         return Section(title, "Library sizes are not known, or all the same."), None
@@ -221,7 +218,6 @@ def _checks(checks: dict[str, Any]) -> Section:
 
 
 def _beside_reference(annotator: CellAnnotator, annotation: Annotation) -> Section:
-    """New cells and the reference's on one plane."""
     learned = annotator.network_.classifiers
     new, places = learned.place(torch.from_numpy(annotation.z)).numpy(), learned.places.numpy()
     of_new, of_known = (sampled(len(z), annotator.seed, DRAWN // 2) for z in (new, places))
@@ -238,10 +234,16 @@ def _beside_reference(annotator: CellAnnotator, annotation: Annotation) -> Secti
     return Section("New cells on the reference", text, pictures)
 
 
-def _beside_truth(confusion: pd.DataFrame, label: str, right: float) -> Section:
-    names = [str(name) for name in confusion.index], [str(name) for name in confusion.columns]
-    figure = figures.heat_map(confusion.div(confusion.sum(axis=1), axis=0).to_numpy(), *names, label="share of the row")
-    text = f"New cells have {label} too. It was not read before; {right:.1%} are called the same."
-    plot = Plot(figure, f"Rows are {label}, columns what was called. {text}", "Each row adds up to 1.", half=False)
+def _beside_truth(truth: Any, called: Any, label: str) -> tuple[Section, dict[str, Any]]:
+    """A matrix of few types; of more, as it grows with their square, the pairs that occur."""
+    text = f"New cells have {label} too. It was not read before; {(truth == called).mean():.1%} are called the same."
+    if max(len({*truth}), len({*called})) > TYPES:
+        pairs = pd.DataFrame({"true": truth, "called": called}).value_counts().rename("cells").reset_index()
+        shown = _table("The most frequent confusions.", pairs[pairs["true"] != pairs["called"]].head(LISTED))
+        return Section("Beside the truth", text, [shown]), {"confusions": pairs.to_dict("records")}
+    confusion = pd.crosstab(truth, called)
+    values, names = confusion.div(confusion.sum(axis=1), axis=0).to_numpy(), ([*confusion.index], [*confusion])
+    drawn = figures.heat_map(values, *names, label="share of the row")
+    plot = Plot(drawn, f"Rows are {label}, columns what was called. {text}", "Each row adds up to 1.", half=False)
     table = _table("The same as numbers of cells.", confusion.rename_axis(label).reset_index(), folded=True)
-    return Section("Beside the truth", text, [plot, table])
+    return Section("Beside the truth", text, [plot, table]), {"confusion": confusion.reset_index().to_dict("records")}

@@ -28,7 +28,7 @@ def inspect(
     Example: omniset cells inspect kang.h5ad
 
     Args:
-        files: An .h5ad file, a zarr store, a 10x .h5 file, a pattern such as "runs/*.h5ad", or several of these.
+        files: An .h5ad file, a zarr store, 10x's .h5 file or folder, a pattern such as "runs/*.h5ad", or several.
         batch_key: Column of obs with the batch, as fit would be given it.
     """
     from omniset.cells import inspection
@@ -59,7 +59,7 @@ def fit(
     Example: omniset cells fit kang.h5ad --batch_key ind --out model
 
     Args:
-        files: An .h5ad file, a zarr store, a 10x .h5 file, a pattern such as "runs/*.h5ad", or several of these.
+        files: An .h5ad file, a zarr store, 10x's .h5 file or folder, a pattern such as "runs/*.h5ad", or several.
             Counts of more than 512 MB are read in blocks, each epoch anew.
         batch_key: Column of obs with the batch, such as the donor or the chemistry; "file": each file is a batch;
             "none": there is nothing to mix. null: each file, unless obs has a column batch, which is asked about.

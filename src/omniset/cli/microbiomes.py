@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from omniset.cli.options import Saving, given, needed, split, takes, whole_numbers
 from omniset.cli.parts import find, in_parts
@@ -72,7 +72,11 @@ def fit(
 def _parts(arguments: dict[str, Any]) -> list[Path]:
     if not arguments["reads"]:
         raise ValueError("scheduler is for files of reads, each a sample: give them in place of --table")
-    return [p for given in _files(arguments["reads"]) for p in find(given, READS, "reads")]
+    from omniset.microbiomes.samples import of_pairs
+
+    return of_pairs(
+        [p for given in _files(arguments["reads"]) for p in find(given, READS, "reads")], arguments["pairs"]
+    )
 
 
 def _one_abundance(made: Mapping[str, Path], out: Path) -> list[str]:
@@ -91,6 +95,8 @@ def classify(
     sequences: Path | None = None,
     model: Path = Path("model"),
     out: Path = Path("classified"),
+    pairs: Literal["first", "both"] | None = None,
+    sample_from: Literal["header", "sample", "barcodelabel"] | None = None,
     threshold: float | None = None,
     against: Path | None = None,
     renamed: Path | None = None,
@@ -111,6 +117,10 @@ def classify(
         out: Folder for taxonomy.tsv, taxonomy.qza (the same as an artifact of QIIME 2), calls.tsv.gz
             (samples in which a sequence has another name), abundance.tsv and a report; of reads also sequences.fasta
             and table.tsv.
+        pairs: Of files, or names, of first and second reads of pairs (_R1_001 and _R2_001, _1 and _2, /1 and /2): first
+            leaves the second ones out, with both each fragment counts twice. null: both, with a warning.
+        sample_from: Take a read's sample from its name: header for what stands before the number, as in S3_17 or S3.17;
+            sample for ;sample=S3;, barcodelabel for ;barcodelabel=S3;. null: each file is a sample.
         threshold: Confidence that a rank needs to be named. null: as at fit.
         against: Table of other calls of the same sequences, Feature ID and Taxon: how far they agree is reported, and
             which of their names are none of ours.
@@ -128,16 +138,16 @@ def classify(
     import numpy as np
 
     from omniset.microbiomes import TaxonClassifier, read_samples, read_taxonomy, report
-    from omniset.microbiomes.assignments import Agreement
+    from omniset.microbiomes.assignments import Agreement, require_named
     from omniset.microbiomes.qza import write_artifact
     from omniset.microbiomes.samples import Samples, pooled, read_column, write_samples
-    from omniset.microbiomes.sequences import alike, write_fasta
-    from omniset.microbiomes.taxonomy import read_renamed
+    from omniset.microbiomes.sequences import write_fasta
+    from omniset.microbiomes.taxonomy import Taxonomy, read_renamed
     from omniset.report.run import working_folder
     from omniset.runs.console import own_command
-    from omniset.tables.dna import read_fasta
+    from omniset.tables.dna import known_as, read_fasta
 
-    files = _files(reads)
+    files = [p for one in _files(reads) for p in (find(one, READS, "reads") if one.is_dir() else [one])]
     classifier = TaxonClassifier.load(model, **_using(options))
     if threshold is not None:
         classifier.set_params(threshold=threshold).check_arguments()
@@ -148,7 +158,7 @@ def classify(
         texts: dict[str, str] | None
         counts: Samples | None
         if files:
-            texts, counts = pooled(files, classifier.progress)
+            texts, counts = pooled(files, classifier.progress, pairs, sample_from)
         else:
             texts = None if sequences is None else read_fasta(sequences, classifier.progress)
             counts = None if table is None else read_samples(table)
@@ -156,11 +166,15 @@ def classify(
                 raise ValueError(f"{table} has no reads: every count is 0")
         others = None if against is None else read_taxonomy(against, classifier.ranks)
         names = [] if others is None else [*(texts or ()), *([] if counts is None else counts.features)]
-        if others is not None and others.keys().isdisjoint(names):
-            raise ValueError(
-                f"against={against} has calls of none of the sequences: it has such as {next(iter(others))!r}, "
-                f"they are such as {next(iter(names), None)!r}{alike(others, names)}"
-            )
+        if others is not None:
+            called = known_as(names, others, texts or {})[0]
+            if not called:
+                raise ValueError(
+                    f"against={against} has calls of none of the sequences: it has such as {next(iter(others))!r}, "
+                    f"they are such as {next(iter(names), None)!r}"
+                )
+            theirs, others = others, Taxonomy(others.ranks)
+            others.update({name: theirs[there] for name, there in called.items()})
         new_names = None if renamed is None else read_renamed(renamed)
         column = None
         if metadata is not None and by is not None:
@@ -173,6 +187,7 @@ def classify(
             write_fasta(place / "sequences.fasta", texts)
             write_samples(place / "table.tsv", counts)
             written += ["sequences.fasta", "table.tsv"]
+        require_named(calls, threshold)
         del texts, counts, names  # they may be large
         by_feature = calls.per_feature(threshold)
         agreed = None if others is None else Agreement.of(calls, by_feature, others, new_names)

@@ -72,7 +72,7 @@ def fit(
         expression: Regions x genes, as abagen and the ENIGMA toolbox write them, or an .h5ad. Files are joined by the
             regions' names.
         connectivity: Square table with or without names, .npy, .npz, .mat, .pconn.nii, a list of pairs (i, j, weight),
-            or the upper triangle.
+            or a triangle of it.
         coordinates: Table with x, y and z of each region in mm; or the name of an atlas whose centroids nilearn is to
             fetch: schaefer_100 to schaefer_1000, aal, aal_3, destrieux, harvard_oxford, harvard_oxford_sub or juelich.
             null: not known.

@@ -17,6 +17,7 @@ from omniset.core.sources import FunctionSource, Source, check_dim, checked
 from omniset.core.states import wide
 from omniset.engine.encoding import Encoding, ExactGradient
 from omniset.engine.group import check_replicated
+from omniset.engine.network import in_one_call
 from omniset.engine.ragged import in_buckets
 from omniset.engine.self_attention import AllElements
 from omniset.engine.stack import EncoderOutput, Stack
@@ -150,7 +151,13 @@ def _whole(encoder: Stack, batch: SetBatch) -> EncoderOutput:
     seen = None if once else m  # without a mask attention is faster
     contexts: list[Any] = []
     layers: list[Any] = [*encoder.layers]
-    for layer in layers:
+    summary: Any = None
+    done = None
+    if not plain_only() and x.numel():
+        done = in_one_call(encoder, x, seen, () if once else (batch.presence.lengths + tokens).clip(1).tolist())
+    if done is not None:
+        x, contexts, summary = done
+    for layer in layers[len(contexts) :]:
         if layer.keeps_elements:
             contexts.append(AllElements(partial(iter, [(0, x, m)]), size=wide(m).sum(1) if layer.sized else None))
             x = layer(x, seen)
@@ -158,7 +165,8 @@ def _whole(encoder: Stack, batch: SetBatch) -> EncoderOutput:
             x, context = layer.mapped(x, seen)
             contexts.append(context.to(dtype))
     pool: Any = encoder.pool
-    summary = x[:, :tokens] if pool is None else pool.context(x, seen).to(dtype)
+    if summary is None:
+        summary = x[:, :tokens] if pool is None else pool.context(x, seen).to(dtype)
     elements = None
     if encoder.outputs_elements:
         x = x[:, tokens:]

@@ -161,11 +161,11 @@ def sets_for(
     encoding = model.expected
     if encoding is None:
         raise ValueError("the model was fitted on arrays without names of features: fit it on a table")
-    known = [*model.targets_, *model.ignored_]
+    expected, known = model.expected_columns, [*model.targets_, *model.ignored_]
     how: dict[str, Any] = {"encoding": encoding, "known": known, "most": model.max_elements, "folder": folder}
     sets = open_sets(path, None, keep, **how, **read_as(model, reading))
-    here = [c for c in sets.file.columns if c in model.expected_columns]
-    if isinstance(sets, SetTable) and here != model.expected_columns:
+    here = set(expected)
+    if isinstance(sets, SetTable) and [c for c in sets.file.columns if c in here] != expected:
         warnings.warn(f"{path}: features are in another order than at fit; they were matched by name", stacklevel=2)
     return sets
 

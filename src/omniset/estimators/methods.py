@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from jaxtyping import Bool, Float, Float32, Float64, Int, Shaped
+from jaxtyping import Float, Float32, Float64, Int, Shaped
 
 from omniset.estimators.inputs import folds_of
 from omniset.runs.devices import one_blas_thread
@@ -153,17 +153,31 @@ class PooledForest(Method):
     trees: Trees
 
     def _fit(self, x: Table, y: np.ndarray, w: np.ndarray, seed: int, groups: np.ndarray | None) -> None:
-        from sklearn import ensemble
+        known, codes = (None, y) if self.classes is None else np.unique(y, return_inverse=True)
+        trees = self.trees = Trees.of(self._grown(x, codes, w, seed))
+        below = trees.threshold.astype(np.float32)  # as the table is: rounded down, all rows go where they went
+        trees.threshold = np.where(below > trees.threshold, np.nextafter(below, np.float32(-np.inf)), below)
+        if known is not None:
+            trees.output, trees.value = known[trees.output].astype(np.int32), trees.value.astype(np.float32)
 
-        maker: Any = ensemble.ExtraTreesRegressor if self.classes is None else ensemble.ExtraTreesClassifier
-        options: dict[str, Any] = {"bootstrap": True, "max_samples": SAMPLED} if len(x) > SAMPLED else {}
-        forest = maker(TREES, random_state=seed, max_features="sqrt", **options).fit(x, y, w)
-        self.trees = Trees.of(forest.estimators_)
-        if self.classes is not None:
-            self.trees.value = of_all_classes(self.trees.value, forest.classes_, self.classes)
+    def _grown(self, x: Table, y: np.ndarray, w: np.ndarray, seed: int) -> Iterator[Any]:
+        """The trees of scikit-learn's `ExtraTreesClassifier` or `ExtraTreesRegressor`, one after the other.
+
+        Each of theirs holds a share of every class at every node: all at once they would not fit into memory.
+        """
+        from sklearn import tree
+
+        maker: Any = tree.ExtraTreeRegressor if self.classes is None else tree.ExtraTreeClassifier
+        seeds = np.random.RandomState(seed)
+        for _ in range(TREES):
+            state = seeds.randint(np.iinfo(np.int32).max)
+            if len(x) > SAMPLED:
+                drawn = np.random.RandomState(state).choice(len(x), SAMPLED, p=w / w.sum())
+                counts = np.bincount(drawn, minlength=len(x)).astype(np.float64)
+            yield maker(max_features="sqrt", random_state=state).fit(x, y, w if len(x) <= SAMPLED else counts)
 
     def _predict(self, x: Table) -> Outputs:
-        out = self.trees.means(x)
+        out = self.trees.means(x, self.classes or 1)
         return out[:, 0] if self.classes is None else out
 
     def _state(self) -> State:
@@ -177,12 +191,14 @@ class PooledForest(Method):
 class Trees:
     """Trees whose nodes are numbered through.
 
-    From its root a row x goes left where x[feature] <= threshold, in float32 as in scikit-learn (of histograms in
-    float64), else right, until it is at a leaf, whose left and right is the leaf itself.
+    From its root a row x goes left where x[feature] <= threshold, else right, until it is at a leaf, whose left and
+    right is the leaf itself. What a tree says of the rows that end at leaf i are entries starts[i] to starts[i + 1]:
+    of output[entry] its value[entry], of all other outputs 0. A tree that is grown out knows one class at most leaves,
+    so that a forest is as large as its rows are many, however many classes there are.
 
     Attributes:
         roots: A node per tree.
-        value: What a tree says of the rows that end at a node.
+        starts: None of a node that is no leaf.
         depth: Of the deepest tree.
     """
 
@@ -191,35 +207,51 @@ class Trees:
     threshold: Float[np.ndarray, " nodes"]
     left: Int[np.ndarray, " nodes"]
     right: Int[np.ndarray, " nodes"]
-    value: Float[np.ndarray, "nodes outputs"]
+    starts: Int[np.ndarray, " nodes_and_1"]
+    output: Int[np.ndarray, " entries"]
+    value: Float[np.ndarray, " entries"]
     depth: int
 
     @classmethod
-    def of(cls, fitted: Sequence[Any]) -> Trees:
-        """The trees of fitted `DecisionTreeClassifier`s or `DecisionTreeRegressor`s, by their public `tree_`."""
-        trees = [tree.tree_ for tree in fitted]
-        names = ("children_left", "children_right", "feature", "threshold", "value")
-        left, right, feature, threshold, value = (np.concatenate([getattr(t, name) for t in trees]) for name in names)
-        children, depth = (left, right), max(tree.max_depth for tree in trees)
-        sizes = [tree.node_count for tree in trees]
-        return cls._numbered(sizes, left < 0, np.maximum(feature, 0), threshold, children, value[:, 0], depth)
+    def of(cls, fitted: Iterable[Any]) -> Trees:
+        """The trees of fitted `DecisionTreeClassifier`s or `DecisionTreeRegressor`s, by their public `tree_`.
+
+        Of each what is kept is copied before the next one is asked for: views would keep the whole tree.
+        """
+        parts = []
+        depth = 0
+        for each in fitted:
+            tree = each.tree_
+            leaf = tree.children_left < 0
+            values = tree.value[leaf, 0]
+            number = np.zeros(tree.node_count, dtype=np.int64)
+            number[leaf] = np.count_nonzero(values, 1)
+            of_nodes = (tree.children_left, tree.children_right, np.maximum(tree.feature, 0), tree.threshold, number)
+            parts.append([column.copy() for column in (*of_nodes, values.nonzero()[1], values[values.nonzero()])])
+            depth = max(depth, tree.max_depth)
+        left, right, feature, threshold, *entries = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return cls._numbered([len(part[0]) for part in parts], feature, threshold, (left, right), entries, depth)
 
     @classmethod
     def _numbered(
         cls,
         sizes: Sequence[int],
-        leaf: Bool[np.ndarray, " nodes"],
         feature: np.ndarray,
         threshold: Float[np.ndarray, " nodes"],
         children: Sequence[np.ndarray],
-        value: Float[np.ndarray, "nodes outputs"],
+        entries: Sequence[np.ndarray],
         depth: int,
     ) -> Trees:
-        """Of trees one after the other, whose children are numbered tree by tree: left, and right."""
+        """Of trees one after the other: children by number in the tree, those of leaves below 0; how many entries each
+        node has, their outputs and their values.
+        """
         roots = np.cumsum([0, *sizes[:-1]])
-        first, itself = np.repeat(roots, sizes), np.arange(len(leaf))
-        left, right = (np.where(leaf, itself, first + child).astype(np.int32) for child in children)
-        return cls(roots.astype(np.int32), feature.astype(np.int32), threshold, left, right, value, int(depth))
+        first, itself = np.repeat(roots, sizes), np.arange(len(feature))
+        left, right = (np.where(child < 0, itself, first + child).astype(np.int32) for child in children)
+        number, output, value = entries
+        starts = np.append(0, np.cumsum(number)).astype(np.int32)
+        numbers = (roots.astype(np.int32), feature.astype(np.int32))
+        return cls(*numbers, threshold, left, right, starts, output.astype(np.int32), value, int(depth))
 
     @classmethod
     def of_histograms(cls, model: Any) -> tuple[Trees, float]:
@@ -234,19 +266,25 @@ class Trees:
         nodes = np.concatenate(trees)
         leaf = nodes["is_leaf"].astype(bool)
         feature, threshold = np.where(leaf, 0, nodes["feature_idx"]), np.where(leaf, 0.0, nodes["num_threshold"])
-        children, value = (nodes["left"], nodes["right"]), nodes["value"][:, None].copy()
-        made = cls._numbered([*map(len, trees)], leaf, feature, threshold, children, value, int(nodes["depth"].max()))
+        children = [np.where(leaf, -1, nodes[side].astype(np.int64)) for side in ("left", "right")]
+        entries = (leaf, np.zeros(leaf.sum()), nodes["value"][leaf])
+        made = cls._numbered([*map(len, trees)], feature, threshold, children, entries, int(nodes["depth"].max()))
         start = float(np.ravel(model._baseline_prediction)[0])
         rows = np.resize(made.threshold, (CHECKED, model.n_features_in_))
         if not np.allclose(start + len(trees) * made.means(rows)[:, 0], model.predict(rows), rtol=1e-9, atol=1e-12):
             raise ValueError("this version of scikit-learn stores boosted trees in a way that is not known here")
         return made, start
 
-    def means(self, x: Float[np.ndarray, "rows columns"]) -> Float[np.ndarray, "rows outputs"]:
+    def means(self, x: Float[np.ndarray, "rows columns"], outputs: int = 1) -> Float64[np.ndarray, "rows outputs"]:
         """The mean over trees."""
-        out = np.empty((len(x), self.value.shape[1]))
+        out = np.empty((len(x), outputs))
         for some, leaves in self._leaves(x):
-            out[some] = self.value[leaves].mean(1)
+            first, end = self.starts.take(leaves), self.starts.take(leaves + 1)
+            number = (end - first).reshape(-1)
+            entry = np.repeat(end.reshape(-1) - number.cumsum(), number) + np.arange(number.sum())
+            place = np.repeat(outputs * np.arange(len(leaves)), (end - first).sum(1)) + self.output.take(entry)
+            sums = np.bincount(place, self.value.take(entry), outputs * len(leaves))
+            out[some] = sums.reshape(-1, outputs) / len(self.roots)
         return out
 
     def _leaves(self, x: Float[np.ndarray, "rows columns"]) -> Iterator[tuple[slice, Int[np.ndarray, "some trees"]]]:

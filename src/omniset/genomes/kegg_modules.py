@@ -149,7 +149,7 @@ class _Parser:
         self.at, self.depth = 0, 0
 
     def steps(self) -> tuple[Node, ...]:
-        steps, begin = [], 0
+        steps, begin = list[Node](), 0
         while not steps or self.peek() == " ":
             self.at += bool(steps)
             step = self.alternatives(self.complex)

@@ -1,5 +1,5 @@
 // Induced attention, a block of elements at a time: `gather` and `spread` of gather.py and spread.py, where the
-// formulas and the numbers of their steps are. Built by blocks.py, if there is a compiler.
+// formulas and the numbers of their steps are. Compiled as targets.py says.
 //
 // A block is ROWS elements, held with the elements innermost: (numbers, ROWS). So norms, softmax and activations work
 // on whole vectors of elements, and all else is one form of product, C += A B with rows of A read number by number and

@@ -1,9 +1,9 @@
-"""Compiled code (blocks.cpp and small.cpp): built when first wanted, and kept, where there is a compiler.
+"""Compiled code (blocks.cpp and small.cpp): of the wheel, or built when first wanted, and kept.
 
-Without a compiler nothing is lost but time: `takes` says no, and tensor operations compute the same. A library that is
-built is kept in the user's cache folder, under a name that tells the code, the compiler, the processor, and the file's
-own content, and is loaded only if nobody else could have written it, and it is whole. OMNISET_COMPILE=0 switches all of
-it off.
+A wheel for one kind of machine has it ready, for the sources beside it. Otherwise a compiler builds it, which is told.
+Without a compiler nothing is lost but time: `takes` says no, and tensor operations compute the same. What is built is
+kept in the user's cache folder, under a name that tells the code, the target, the compiler, and the file's own content,
+and is loaded only if nobody else could have written it, and it is whole. OMNISET_COMPILE=0 switches all of it off.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import ctypes
 import functools
 import hashlib
 import itertools
+import logging
 import os
 import platform
 import shlex
@@ -31,14 +32,9 @@ import torch
 from torch import Tensor
 
 from omniset.core import private
+from omniset.kernels import targets
 from omniset.kernels.team import Piece, together
 
-SOURCES = tuple(Path(__file__).with_name(name) for name in ("blocks.cpp", "small.cpp", "vectors.h"))
-WIDE = ("-mprefer-vector-width=512",)  # loops as products have them, where the processor does
-FLAGS = (
-    *("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC"),
-    *(WIDE if platform.machine().lower() in ("x86_64", "amd64") else ()),
-)
 SECONDS = 120.0  # that the compiler may take
 AGAIN = 86_400.0  # seconds after which a compiler that has failed is tried again
 NARROW = 128  # numbers of an element
@@ -103,15 +99,18 @@ def contiguous(*arrays: Tensor | None) -> list[Tensor | None]:
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """The compiled code; None where there is no compiler, or it fails, which is told once."""
+    """The compiled code; None where it is not ready and there is no compiler, or it fails, which is told once."""
     if os.environ.get("OMNISET_COMPILE") == "0" or not sys.platform.startswith(("linux", "darwin")):
         return None
+    target = targets.best(platform.machine(), targets.processor().split())
+    with contextlib.suppress(OSError, AttributeError):
+        return _loaded(Path(__file__).with_name(f"{targets.stem(target)}.so"))  # as trusted as this file beside it
     named = os.environ.get("CXX", "").strip()
     try:
         # Words, as make has it, such as a cache and the compiler behind it.
         compiler = [named] if shutil.which(named) else shlex.split(named)
         compiler = compiler or [*filter(shutil.which, ("c++", "g++", "clang++"))][:1]
-        return _built(compiler) if compiler else None
+        return _built(compiler, target) if compiler else None
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         reason = str(error)
         if isinstance(error, subprocess.CalledProcessError):
@@ -127,12 +126,10 @@ def library() -> ctypes.CDLL | None:
         return None
 
 
-def _built(compiler: Sequence[str]) -> ctypes.CDLL | None:
+def _built(compiler: Sequence[str], target: str) -> ctypes.CDLL | None:
     """The library; built if no whole one is there. None: it failed not long ago."""
-    version = _said([*compiler, "--version"])
-    code = (source.read_bytes() for source in SOURCES)
-    parts = (*code, " ".join(FLAGS).encode(), version, _processor().encode())
-    folder, name = _folder(), f"blocks-{hashlib.sha256(b'|'.join(parts)).hexdigest()[:32]}"
+    version = hashlib.sha256(_said([*compiler, "--version"])).hexdigest()[:32]
+    folder, name = _folder(), f"{targets.stem(target)}-{version}"
     for kept in folder.glob(f"{name}-*.so"):
         with contextlib.suppress(OSError, AttributeError):
             if _private(kept) and kept.stem == f"{name}-{_digest(kept)}":
@@ -140,10 +137,13 @@ def _built(compiler: Sequence[str]) -> ctypes.CDLL | None:
     failed = folder / f"{name}.failed"
     if failed.is_file() and time.time() - failed.stat().st_mtime < AGAIN:
         return None
+    where = f"in {folder}" if folder.name == "omniset" else "nowhere: set XDG_CACHE_HOME to a folder of yours alone"
+    # To standard error, unless a program has logs of its own; a warning would become a part of results.
+    logging.getLogger("omniset").warning("omniset: compiling C++, which takes some seconds; it is kept %s", where)
     with tempfile.TemporaryDirectory(dir=folder) as place:
         new = Path(place) / "new.so"
         try:
-            _said([*compiler, *FLAGS, *(str(file) for file in SOURCES if file.suffix == ".cpp"), "-o", str(new)])
+            _said([*compiler, *targets.compiler_arguments(target, new)])
             _said([sys.executable, "-ISc", LOAD, str(new), *FUNCTIONS])  # what a process might not survive
         except subprocess.CalledProcessError:
             failed.touch()
@@ -192,12 +192,3 @@ def _private(path: Path) -> bool:
     """Whether only this user (or root) can have written it."""
     about = path.lstat()
     return about.st_uid in (os.getuid(), 0) and not about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-
-
-def _processor() -> str:
-    """What code built for this processor may use: a cache folder may be that of several machines."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return next(line for line in lines if line.startswith(("flags", "Features")))
-    except (OSError, StopIteration):
-        return f"{platform.machine()} {platform.processor()} {platform.node()}"

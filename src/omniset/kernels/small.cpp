@@ -1,5 +1,5 @@
-// A whole attention block, one small set after the other, by the formulas of small.py: such a set takes less time than
-// Python takes to call its operations. Built by blocks.py, if there is a compiler.
+// Attention blocks that follow each other, one small set after the other, by the formulas of small.py: such a set takes
+// less time than Python takes to call its operations. Compiled as targets.py says.
 //
 // What is known of rows (queries x, or elements y) lies with them innermost, (numbers, rows), their number padded to a
 // multiple of LANES. Scores lie as (heads, elements, queries). Padded queries have a gradient of 0, padded elements a
@@ -87,7 +87,7 @@ void linear(const T *const *layer, long M, long K, long R, const T *x, T *y) {
     for (long r = 0; r < R; r += LANES<T>) store(y + m * R + r, load(y + m * R + r) + layer[1][m]);
 }
 
-// Sums of the gradient of a layer (M, K), over the sets of a piece.
+// Sums of the gradient of a layer (M, K), over the sets of a piece; its part is that of one set.
 template <class T>
 struct LayerSum {
   T *weight, *bias, *part;  // part: the weight's, padded; the weight itself where there is nothing to pad
@@ -99,8 +99,8 @@ struct LayerSum {
   }
   void finish() {
     if (part == weight) return;
-    for (long m = 0; m < M; m++) std::memcpy(weight + m * K, part + m * ld, K * sizeof(T));
-    std::memset(part, 0, M * ld * sizeof(T));
+    for (long m = 0; m < M; m++)
+      for (long k = 0; k < K; k++) weight[m * K + k] += part[m * ld + k];
   }
 };
 
@@ -126,11 +126,11 @@ class Steps {
   const Sizes s;
   const long Qp, Np, ld, lf, width;        // padded queries, elements, D and F; width of a head
   T *x, *y, *h, *out, *row;                // needed for a moment: rows, sums after the attention, the output
-  T *zx, *xn, *ix, *q;                     // of the queries alone: z, normed, 1 / deviation, the projection
+  T *zx, *xn, *ix, *q;                     // of the queries alone: z, normed, 1 / deviation, the projection; x if shared
   T *zy, *yn, *iy, *k, *v, *w, *a;         // of the set: the same of the elements, weights, averages of the heads
   T *zh, *hn, *ih, *t;                     // of the FFN: z, normed, 1 / deviation, after the activation
 
-  static long of_queries(const Sizes &s) { return (3 * padded<T>(s.D) + 1) * padded<T>(s.Q); }
+  static long of_queries(const Sizes &s) { return ((s.shared ? 4 : 3) * padded<T>(s.D) + 1) * padded<T>(s.Q); }
   static long of_set(const Sizes &s) {
     const long Q = padded<T>(s.Q), N = padded<T>(s.N), ld = padded<T>(s.D), lf = padded<T>(s.F);
     return (4 * ld + 1) * N + s.H * N * Q + (3 * ld + lf + 1) * Q;
@@ -155,6 +155,7 @@ class Steps {
     Cut<T> cut{memory, zeros};
     for (T **rows : {&zx, &xn, &q}) *rows = cut.rows(s.D, Qp);
     ix = cut.take(Qp);
+    if (s.shared) x = cut.rows(s.D, Qp);
   }
   void lay_out_set(T *memory, bool zeros) {
     Cut<T> cut{memory, zeros};
@@ -175,10 +176,13 @@ class Steps {
     transpose(R, ld, row, ld, to, R);
   }
 
-  // From (D, R) to (number, D).
-  void rows(const T *from, long number, long R, T *to) {
+  // From (D, R) to (number, D), with `add` to what is there; 0 up to `all`, of a set that has fewer than others.
+  void rows(const T *from, long number, long R, T *to, long all, bool add = false) {
     transpose(ld, R, from, R, row, ld);
+    for (long r = 0; add && r < number; r++)
+      for (long c = 0; c < s.D; c++) row[r * ld + c] += to[r * s.D + c];
     write(row, number, s.D, ld, to);
+    if (!add) std::memset(to + number * s.D, 0, (all - number) * s.D * sizeof(T));
   }
 
   void ask(const T *queries, const Weights<T> &weights, const double *real) {
@@ -249,43 +253,116 @@ class Steps {
   }
 };
 
-inline Sizes sizes(const long *n) { return Sizes{n[0], n[1], n[2], n[3], n[4], n[5] != 0}; }
-
-// Numbers that the gradient needs of each set, between the passes.
+// Of a set, numbers that the gradient needs of a block.
 template <class T>
 long kept(const Sizes &s) {
   return Steps<T>::of_set(s) + (s.shared ? 0 : Steps<T>::of_queries(s));
 }
 
-// queries (B or 1, Q, D), elements (B, N, D), multiplicity (B, N) or none; out (B, Q, D); what is kept, (B, kept), or
-// none; then the weights. real: scale and the three eps.
+// What is given of all blocks, then of each (numbers: of its largest set, whether queries and elements are those of the
+// set, whether these are weighed, the distances of d_out in memory, what gradients are added to), then lengths of sets.
+constexpr long GIVEN = 4, OF_BLOCK = 12, ARRAYS = 4, TENSORS = 18;
+
+// Of block i for set b.
+inline Sizes sizes(const long *n, long i, long b) {
+  const long *of = n + GIVEN + OF_BLOCK * i, length = n[GIVEN + OF_BLOCK * n[0] + b];
+  return Sizes{of[5] ? length : of[0], of[6] ? length : of[1], n[2], of[2], of[3], of[4] != 0};
+}
+
+// For the largest set.
+inline Sizes largest(const long *n, long i) {
+  const long *of = n + GIVEN + OF_BLOCK * i;
+  return Sizes{of[0], of[1], n[2], of[2], of[3], of[4] != 0};
+}
+
+template <class T>
+struct Block {
+  const long *n;
+  Sizes s, most;
+  T **arrays;
+  const double *real;
+  Weights<T> weights;
+  Block(void **p, const long *all, const double *real, long i, long b)
+      : n(all + GIVEN + OF_BLOCK * i),
+        s(sizes(all, i, b)),
+        most(largest(all, i)),
+        arrays((T **)p + 3 + i * (ARRAYS + TENSORS)),
+        real(real + 4 * i),
+        weights((void **)arrays + ARRAYS) {}
+  T *queries(int array, long b) const { return arrays[array] + (s.shared ? 0 : b * most.Q * s.D); }
+  T *elements(int array, long b) const { return arrays[array] + b * most.N * s.D; }
+  const T *multiplicity(void **p, long b) const { return n[7] ? (const T *)p[0] + b * most.N : nullptr; }
+};
+
+// Numbers that are kept of set b.
+template <class T>
+long kept(const long *n, long b) {
+  long sum = 0;
+  for (long i = 0; i < n[0]; i++) sum += kept<T>(sizes(n, i, b));
+  return sum;
+}
+
+// Memory of a thread: for a moment, for queries that all sets share, which it asks at once, and for a set.
+template <class T>
+struct Room {
+  long moment = 0, shared = 0, set = 0;
+  T *of_moment, *of_shared;
+  explicit Room(const long *n) {
+    for (long i = 0; i < n[0]; i++) {
+      const Sizes s = largest(n, i);
+      moment = std::max(moment, Steps<T>::of_moment(s)), set = std::max(set, kept<T>(s));
+      shared += s.shared ? Steps<T>::of_queries(s) : 0;
+    }
+  }
+  void ask(void **p, const long *n, const double *real, Space<T> &space) {
+    T *at = of_shared = space.take(shared);
+    of_moment = space.take(moment);
+    for (long i = 0; i < n[0]; i++) {
+      const Block<T> block(p, n, real, i, 0);
+      if (!block.s.shared) continue;
+      Steps<T> steps(block.s, of_moment);
+      steps.lay_out_queries(at, true);
+      steps.ask(block.arrays[0], block.weights, block.real);
+      at += Steps<T>::of_queries(block.s);
+    }
+  }
+};
+
+// Multiplicity (B, N) or none, what is kept of each set or none; of each block queries (B or 1, Q, D), elements (B, N,
+// D), out (B, Q, D), and the weights. real: of each block scale and the three eps.
 template <class T>
 int block(void **p, const long *n, const double *real, Pieces pieces) {
-  const Sizes s = sizes(n);
-  const T *queries = (const T *)p[0], *elements = (const T *)p[1], *multiplicity = (const T *)p[2];
-  T *out = (T *)p[3], *keep = (T *)p[4];
-  const Weights<T> weights(p + 5);
-  const long of_queries = Steps<T>::of_queries(s), of_set = Steps<T>::of_set(s), of_moment = Steps<T>::of_moment(s);
-  Space<T> space(of_moment + of_queries + (keep ? 0 : of_set) + 64, false);
+  T *keep = (T *)p[1];
+  Room<T> room(n);
+  Space<T> space(room.moment + room.shared + (keep ? 0 : room.set) + 64, false);
   if (!space.there()) return 1;
-  Steps<T> steps(s, space.take(of_moment));
-  steps.lay_out_queries(space.take(of_queries), true);
-  if (!keep) steps.lay_out_set(space.take(of_set), true);
-  if (s.shared) steps.ask(queries, weights, real);
+  room.ask(p, n, real, space);
+  T *here = space.take(keep ? 0 : room.set);
   Piece piece;
-  while (pieces.take(piece))
+  while (pieces.take(piece)) {
+    if (keep) here = keep;
+    for (long b = 0; keep && b < piece.b0; b++) here += kept<T>(n, b);
     for (long b = piece.b0; b < piece.b1; b++) {
-      if (keep) {
-        T *here = keep + b * kept<T>(s);
+      T *shared = room.of_shared;
+      for (long i = 0; i < n[0]; i++) {
+        const Block<T> block(p, n, real, i, b);
+        Steps<T> steps(block.s, room.of_moment);
         steps.lay_out_set(here, true);
-        if (!s.shared) steps.lay_out_queries(here + of_set, true);
+        if (block.s.shared) {
+          steps.lay_out_queries(shared, false);
+          shared += Steps<T>::of_queries(block.s);
+        } else {
+          steps.lay_out_queries(here + Steps<T>::of_set(block.s), true);
+          steps.ask(block.queries(0, b), block.weights, block.real);
+        }
+        steps.see(block.elements(1, b), block.weights, block.real);
+        steps.attend(block.multiplicity(p, b));
+        steps.answer(block.weights, block.real);
+        steps.rows(steps.out, block.s.Q, steps.Qp, block.arrays[2] + b * block.most.Q * block.s.D, block.most.Q);
+        if (keep) here += kept<T>(block.s);
       }
-      if (!s.shared) steps.ask(queries + b * s.Q * s.D, weights, real);
-      steps.see(elements + b * s.N * s.D, weights, real);
-      steps.attend(multiplicity ? multiplicity + b * s.N : nullptr);
-      steps.answer(weights, real);
-      steps.rows(steps.out, s.Q, steps.Qp, out + b * s.Q * s.D);
     }
+  }
   return 0;
 }
 
@@ -316,7 +393,7 @@ struct Gradients {
 // The sums of a piece, in the order of `Weights`.
 template <class T>
 struct Sums {
-  T *norm[3][2];
+  T *queries, *norm[3][2];  // queries: if all sets share them
   LayerSum<T> layer[6];
   int layers;
   Sums(const Sizes &s, T *memory, T *const *parts) : layers(s.F ? 6 : 4) {
@@ -326,9 +403,14 @@ struct Sums {
       T *weight = cut.take(M * K), *bias = cut.take(M);
       layer[l] = LayerSum<T>{weight, bias, parts[l] ? parts[l] : weight, M, K, padded<T>(K)};
     };
+    queries = cut.take(s.shared ? s.Q * s.D : 0);
     take_norm(0), take_norm(1);
     for (int l = QUERY; l <= OUTPUT; l++) take_layer(l, s.D, s.D);
     if (s.F) take_norm(2), take_layer(FIRST, s.F, s.D), take_layer(SECOND, s.D, s.F);
+  }
+  static long numbers(const Sizes &s) {
+    const long of_ffn = s.F ? 2 * s.D + 2 * s.F * s.D + s.F + s.D : 0;
+    return (s.shared ? s.Q * s.D : 0) + 4 * s.D + 4 * s.D * (s.D + 1) + of_ffn;
   }
   void finish() {
     for (int l = 0; l < layers; l++) layer[l].finish();
@@ -380,53 +462,73 @@ void attend_backward(const Steps<T> &steps, Gradients<T> &d, T scale) {
   for (long i = 0; i < s.D * Q; i++) d.q[i] *= scale;
 }
 
-// The same arrays without `out` but with what was kept, then d_out, its distances in memory among the numbers. Out:
-// d_queries (B, Q, D), d_elements (B, N, D), and sums of each piece, of n[9] numbers, which are 0 before.
+// The gradient of one block, for set b. Queries first, as elements may be the same.
+template <class T>
+void block_backward(void **p, const Block<T> &block, Steps<T> &steps, Gradients<T> &d, Sums<T> &sums, long b) {
+  const Sizes &s = block.s;
+  const Weights<T> &weights = block.weights;
+  const long Q = steps.Qp, N = steps.Np, ld = steps.ld;
+  steps.columns(block.arrays[1] + b * block.n[8], s.Q, Q, d.h, block.n[9], block.n[10]);
+  if (s.F) answer_backward(steps, weights, d, sums);
+  transpose(ld, Q, steps.a, Q, d.in, ld);
+  sums.layer[OUTPUT].add(d.h, d.in, Q);
+  const bool empty = steps.empty(block.multiplicity(p, b));
+  if (!empty) {
+    product<false, true>(s.D, Q, s.D, weights.layer[OUTPUT][0], s.D, d.h, Q, d.a, Q);
+    attend_backward(steps, d, T(block.real[0]));
+    transpose(ld, Q, steps.xn, Q, d.in, ld);
+    sums.layer[QUERY].add(d.q, d.in, Q);
+    product<false, true>(s.D, Q, s.D, weights.layer[QUERY][0], s.D, d.q, Q, d.x, Q);
+    normalise_backward(d.x, steps.zx, s.D, Q, weights.norm[0][0], steps.ix, sums.norm[0][0], sums.norm[0][1]);
+    add_to(d.h, d.x, s.D * Q);
+    transpose(ld, N, steps.yn, N, d.in, ld);
+    sums.layer[KEY].add(d.k, d.in, N), sums.layer[VALUE].add(d.v, d.in, N);
+    product<false, true>(s.D, N, s.D, weights.layer[KEY][0], s.D, d.k, N, d.y, N);
+    product<true, true>(s.D, N, s.D, weights.layer[VALUE][0], s.D, d.v, N, d.y, N);
+    normalise_backward(d.y, steps.zy, s.D, N, weights.norm[1][0], steps.iy, sums.norm[1][0], sums.norm[1][1]);
+  }
+  if (s.shared)
+    steps.rows(d.h, s.Q, Q, sums.queries, s.Q, true);
+  else
+    steps.rows(d.h, s.Q, Q, block.queries(2, b), block.most.Q, block.n[11] & 1);
+  if (!empty)
+    steps.rows(d.y, s.N, N, block.elements(3, b), block.most.N, block.n[11] & 2);
+  else if (!(block.n[11] & 2))
+    std::memset(block.elements(3, b), 0, block.most.N * s.D * sizeof(T));
+}
+
+// Multiplicity, what was kept, sums of each piece, of n[3] numbers, which are 0 before; of each block queries, d_out,
+// d_queries (B, Q, D) or none where they are shared, d_elements (B, N, D), and the weights.
 template <class T>
 int block_backward(void **p, const long *n, const double *real, Pieces pieces) {
-  const Sizes s = sizes(n);
-  const T *queries = (const T *)p[0], *multiplicity = (const T *)p[1], *d_out = (const T *)p[3];
-  T *keep = (T *)p[2], *d_queries = (T *)p[4], *d_elements = (T *)p[5], *all_sums = (T *)p[6];
-  const Weights<T> weights(p + 7);
-  const long of_queries = Steps<T>::of_queries(s), of_moment = Steps<T>::of_moment(s);
-  Space<T> space(of_moment + of_queries + Gradients<T>::numbers(s) + 64, false);
+  Room<T> room(n);
+  long most = 0;
+  for (long i = 0; i < n[0]; i++) most = std::max(most, Gradients<T>::numbers(largest(n, i)));
+  Space<T> space(room.moment + room.shared + most + 64, false);
   if (!space.there()) return 1;
-  Steps<T> steps(s, space.take(of_moment));
-  steps.lay_out_queries(space.take(of_queries), true);
-  Gradients<T> d(s, space.take(Gradients<T>::numbers(s)));
-  const long Q = steps.Qp, N = steps.Np, ld = steps.ld;
-  if (s.shared) steps.ask(queries, weights, real);
+  room.ask(p, n, real, space);
+  T *memory = space.take(most);
   Piece piece;
   while (pieces.take(piece)) {
-    Sums<T> sums(s, all_sums + piece.number * n[9], d.parts);
+    T *end = (T *)p[1];
+    for (long b = 0; b < piece.b0; b++) end += kept<T>(n, b);
     for (long b = piece.b0; b < piece.b1; b++) {
-      T *here = keep + b * kept<T>(s);
-      steps.lay_out_set(here, false);
-      if (!s.shared) steps.lay_out_queries(here + Steps<T>::of_set(s), false);
-      steps.columns(d_out + b * n[6], s.Q, Q, d.h, n[7], n[8]);
-      if (s.F) answer_backward(steps, weights, d, sums);
-      transpose(ld, Q, steps.a, Q, d.in, ld);
-      sums.layer[OUTPUT].add(d.h, d.in, Q);
-      if (steps.empty(multiplicity ? multiplicity + b * s.N : nullptr)) {
-        std::memset(d_elements + b * s.N * s.D, 0, s.N * s.D * sizeof(T));
-      } else {
-        product<false, true>(s.D, Q, s.D, weights.layer[OUTPUT][0], s.D, d.h, Q, d.a, Q);
-        attend_backward(steps, d, T(real[0]));
-        transpose(ld, Q, steps.xn, Q, d.in, ld);
-        sums.layer[QUERY].add(d.q, d.in, Q);
-        product<false, true>(s.D, Q, s.D, weights.layer[QUERY][0], s.D, d.q, Q, d.x, Q);
-        normalise_backward(d.x, steps.zx, s.D, Q, weights.norm[0][0], steps.ix, sums.norm[0][0], sums.norm[0][1]);
-        add_to(d.h, d.x, s.D * Q);
-        transpose(ld, N, steps.yn, N, d.in, ld);
-        sums.layer[KEY].add(d.k, d.in, N), sums.layer[VALUE].add(d.v, d.in, N);
-        product<false, true>(s.D, N, s.D, weights.layer[KEY][0], s.D, d.k, N, d.y, N);
-        product<true, true>(s.D, N, s.D, weights.layer[VALUE][0], s.D, d.v, N, d.y, N);
-        normalise_backward(d.y, steps.zy, s.D, N, weights.norm[1][0], steps.iy, sums.norm[1][0], sums.norm[1][1]);
-        steps.rows(d.y, s.N, N, d_elements + b * s.N * s.D);
+      end += kept<T>(n, b);
+      T *here = end, *shared = room.of_shared + room.shared, *of_sums = (T *)p[2] + (piece.number + 1) * n[3];
+      for (long i = n[0] - 1; i >= 0; i--) {
+        const Block<T> block(p, n, real, i, b);
+        Steps<T> steps(block.s, room.of_moment);
+        steps.lay_out_set(here -= kept<T>(block.s), false);
+        if (block.s.shared)
+          steps.lay_out_queries(shared -= Steps<T>::of_queries(block.s), false);
+        else
+          steps.lay_out_queries(here + Steps<T>::of_set(block.s), false);
+        Gradients<T> d(block.s, memory);
+        Sums<T> sums(block.s, of_sums -= Sums<T>::numbers(block.s), d.parts);
+        block_backward(p, block, steps, d, sums, b);
+        sums.finish();
       }
-      steps.rows(d.h, s.Q, Q, d_queries + b * s.Q * s.D);
     }
-    sums.finish();
   }
   return 0;
 }
@@ -434,7 +536,11 @@ int block_backward(void **p, const long *n, const double *real, Pieces pieces) {
 }  // namespace
 
 #define EXPORTED(NAME, T)                                                                          \
-  extern "C" long block_kept_##NAME(const long *n) { return kept<T>(sizes(n)); }                   \
+  extern "C" long block_kept_##NAME(const long *n) {                                               \
+    long sum = 0;                                                                                  \
+    for (long b = 0; b < n[1]; b++) sum += kept<T>(n, b);                                          \
+    return sum;                                                                                    \
+  }                                                                                                \
   extern "C" int block_##NAME(ARGUMENTS) { return block<T>(p, n, real, PIECES); }                  \
   extern "C" int block_backward_##NAME(ARGUMENTS) { return block_backward<T>(p, n, real, PIECES); }
 EXPORTED(float32, float)

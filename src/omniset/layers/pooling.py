@@ -61,6 +61,12 @@ class SetPooling(SetLayer):
         m = torch.where(elements.detach() == peak[:, None], m, 0)
         return MaxState(peak, ((m * elements).sum(1), m.sum(1)))  # m has channels here
 
+    def context(self, elements: Elements, multiplicity: Multiplicity | None = None) -> Float[Tensor, "sets 1 dim"]:
+        """Where each element is there once, a sum whose gradient is a view."""
+        if multiplicity is None and self.pooling != "max" and elements.shape[1]:
+            return (elements.mean if self.pooling == "mean" else elements.sum)(1, keepdim=True)
+        return super().context(elements, multiplicity)
+
     def finish(self, state: State) -> Float[Tensor, "sets 1 dim"]:
         total, weight = state.sums
         pooled = total if self.pooling == "sum" else total / torch.where(weight == 0, 1, weight)

@@ -18,6 +18,7 @@ from omniset.microbiomes.samples import Samples
 from omniset.microbiomes.taxonomy import UNASSIGNED, Taxa, Taxonomy, bare, joined, lineages_of, names_at
 from omniset.report.blocks import many
 from omniset.runs.progress import Progress
+from omniset.tables.doubts import FEWEST, refuse_equal_rows
 
 LEAST_KNOWN = 0.5  # share of the reads that are like any reference: below, a warning is due
 
@@ -263,3 +264,30 @@ def warn_of_strangers(calls: Calls, region: str | None) -> None:
             f"nearest to: the model has learned {learned}; are these reads of it, from its start on?",
             stacklevel=3,
         )
+
+
+def require_named(calls: Calls, threshold: float) -> None:
+    """See that there is something named, in most samples and not the same in each; warn where it is so.
+
+    Raises:
+        ValueError: In none of at least 5 samples.
+    """
+    reads, named = (
+        np.bincount(calls.sample, calls.count * some, minlength=len(calls.samples))
+        for some in (calls.taxon > -2, calls.depth(threshold) > 0)
+    )
+    nothing, some = np.flatnonzero((reads > 0) & (named == 0)), np.flatnonzero(named)
+    if 2 * len(nothing) > (reads > 0).sum():
+        said = (
+            f"in {len(nothing):,} of {many(int((reads > 0).sum()), 'sample')} nothing is assigned, such as "
+            f"{calls.samples[nothing[0]]!r}: are these reads of the region that the model has learned, from its start "
+            "on? --threshold says how sure a name must be"
+        )
+        if not len(some) and len(nothing) >= FEWEST:
+            raise ValueError(said)
+        warnings.warn(said, stacklevel=3)
+    table = calls.abundance(threshold).to_numpy()[some]
+    try:
+        refuse_equal_rows(table, [calls.samples[at] for at in some], file="abundance.tsv", what="samples")
+    except ValueError as error:  # so may cultures be, or samples of few reads
+        warnings.warn(str(error), stacklevel=3)

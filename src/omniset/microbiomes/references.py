@@ -17,7 +17,7 @@ import numpy as np
 import scipy.sparse as sp
 from jaxtyping import Bool, Float, Int
 
-from omniset.microbiomes.sequences import SHORTEST, alike, extract
+from omniset.microbiomes.sequences import SHORTEST, extract
 from omniset.microbiomes.taxonomy import (
     RANKS,
     Lineage,
@@ -32,6 +32,9 @@ from omniset.microbiomes.taxonomy import (
 )
 from omniset.report.blocks import many
 from omniset.tables.counts import Samples
+from omniset.tables.dna import known_as
+from omniset.tables.doubts import WARNED, judge_join
+from omniset.tables.files import listed
 
 Profile = Float[np.ndarray, " taxa"]
 MOST_FOUND = 0.8  # share of the references that have the region: below, a warning is due
@@ -164,32 +167,37 @@ def _with_taxon(
 ) -> dict[str, Lineage]:
     """The lineages down to a rank of those references that have a name there; what is left out is noted."""
     depth = depth_of(rank, taxonomy.ranks)
-    known = {name: cut(lineages[name], depth) for name in texts if name in lineages}
+    called, note = known_as(texts, lineages, texts)
+    known = {name: cut(lineages[there], depth) for name, there in called.items()}
     if not known:
         raise ValueError(
             f"taxonomy knows none of the references, which are such as {next(iter(texts))!r}; it has such as "
-            f"{next(iter(lineages))!r}{alike(texts, lineages)}"
+            f"{next(iter(lineages))!r}"
         )
-    if lacking := [name for name in texts if name not in lineages]:
+    notes += [f"references and taxonomy: {note}"] if note else []
+    if lacking := [name for name in texts if name not in called]:
+        others = lineages.keys() - called.values()
+        judge_join(lacking, len(texts), others, file="references", other="the taxonomy", what="sequences")
         warnings.warn(
-            f"{len(lacking):,} of {len(texts):,} references have no taxon and are left out, such as {lacking[0]!r}"
-            + alike(lacking, lineages),
+            f"{len(lacking):,} of {len(texts):,} references have no taxon and are left out, such as {lacking[0]!r}",
             stacklevel=4,
         )
-    if others := len(taxonomy) - len(known):
-        notes.append(f"the taxonomy also has {many(others, 'sequence')} beside the references, of no use here")
+    if more := len(taxonomy) - len({*called.values()}):
+        notes.append(f"the taxonomy also has {many(more, 'sequence')} beside the references, of no use here")
     if shallow := [name for name, lineage in known.items() if lineage is None]:
         notes.append(
             f"{len(shallow):,} of {len(texts):,} references have no name at rank {rank} and are left out, such as "
             f"{shallow[0]!r}"
         )
-        words = [whole[depth - 1] for name in shallow if len(whole := taxonomy.ends.get(name, taxonomy[name])) >= depth]
+        ends = [taxonomy.ends.get(called[name], taxonomy[called[name]]) for name in shallow]
+        words = [whole[depth - 1] for whole in ends if len(whole) >= depth]
         if words := [word for word in map(bare, words) if word]:
             frequent = ", ".join(repr(word) for word, _ in Counter(words).most_common(3))
             notes[-1] += f"; {len(words):,} of these have a word there that is no name: {frequent}"
     if len(shallow) == len(known):
         raise ValueError(
-            f"taxonomy has no name at rank {rank} for any reference: {shallow[0]!r} is {joined(lineages[shallow[0]])!r}"
+            f"taxonomy has no name at rank {rank} for any reference: {shallow[0]!r} is "
+            f"{joined(lineages[called[shallow[0]]])!r}"
         )
     return {name: lineage for name, lineage in known.items() if lineage is not None}
 
@@ -226,9 +234,9 @@ def shares_of(
         warnings.warn(f"the taxa in the table of profiles are left out: {error}", stacklevel=3)
         own = {}
     ranks = lineages.ranks if isinstance(lineages, Taxonomy) else RANKS
-    columns = np.full(len(samples.features), -1)
+    columns, called = np.full(len(samples.features), -1), known_as(samples.features, lineages)[0]
     for place, name in enumerate(samples.features):
-        lineage = own.get(name, lineages.get(name))
+        lineage = own.get(name, lineages.get(called.get(name, name)))
         if lineage is None:
             with suppress(ValueError):  # a name of anything
                 lineage = lineage_of(name, ranks)
@@ -248,6 +256,10 @@ def shares_of(
     if not len(table):
         raise ValueError("profiles: the table has no reads of known taxa")
     note = f"profiles: {len(table):,} samples, {share:.1%} of whose reads are of known taxa"
+    if share < 1 - WARNED:
+        warnings.warn(
+            f"{note}; not such as {listed([samples.features[at] for at in np.flatnonzero(~known)[:3]])}", stacklevel=3
+        )
     return table / table.sum(1, keepdims=True), note
 
 

@@ -4,6 +4,7 @@ its forms, as one table with a sequence for each of its features.
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,13 +16,15 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 
-from omniset.microbiomes.sequences import SHORTEST, alike, dereplicate
+from omniset.microbiomes.sequences import SHORTEST, UNPAIRED, dereplicate, fragment_of
 from omniset.report.blocks import many
 from omniset.runs.files import replacing
 from omniset.tables import spreadsheets
-from omniset.tables.counts import Samples, check, read_samples
-from omniset.tables.dna import OTHER, PLAIN, EmptyFileError, read_fasta
-from omniset.tables.files import TableFile
+from omniset.tables.counts import Samples, check, read_samples, without_totals
+from omniset.tables.dna import OTHER, PLAIN, EmptyFileError, SequenceFile, known_as, read_fasta
+from omniset.tables.doubts import judge_join, refuse_equal_rows
+from omniset.tables.files import listed
+from omniset.tables.sheets import look
 
 Table = Mapping[str, str] | str | Path  # sequences by name, or a FASTA file
 Counts = Samples | str | Path | pd.DataFrame  # a feature table in any form
@@ -49,29 +52,36 @@ class Column:
 
 
 def read_column(path: str | Path, column: str, samples: Sequence[str]) -> Column:
-    """A column of a table whose first one has names of samples, such as QIIME 2's sample metadata.
+    """A column of a table one of which has names of samples, such as QIIME 2's sample metadata.
 
     Raises:
-        OSError, ValueError: The table cannot be read, has no such column, names none of the samples, or one twice.
+        OSError, ValueError: The table cannot be read, has no such column, names few of the samples, or one twice.
     """
-    file = TableFile(path)
-    file.require([column])
+    sheet = look(path, spaces=True)
+    if column not in sheet.titles:
+        raise ValueError(f"{path}: has no column {column!r}, it has {listed(sheet.columns)}")
+    rows = [*sheet.whole()]
+    columns = range(len(sheet.titles))
+    name_at = max(columns, key=lambda at: len(known_as(samples, {cells[at] for _, cells in rows})[0]))
     value_of: dict[str, str] = {}
-    for chunk in file.chunks([file.columns[0], column]):
-        values = ["" if value is None else str(value).strip() for value in chunk.columns[column].to_pylist()]
-        for row, (name, value) in enumerate(zip(chunk.text(file.columns[0]).to_pylist(), values, strict=True)):
-            if name in value_of:
-                raise chunk.error(row, file.columns[0], f"has the sample {name!r} a second time")
-            value_of[name] = value
-    lacking = [name for name in samples if name not in value_of]
-    if len(lacking) == len(samples):
+    for row, cells in rows:
+        if cells[name_at] in value_of:
+            title = sheet.titles[name_at]
+            raise sheet.file.error(row, f"column {title!r} has the sample {cells[name_at]!r} a second time")
+        value_of[cells[name_at]] = cells[sheet.titles.index(column)]
+    called, note = known_as(samples, value_of)
+    if not called:
         raise ValueError(
-            f"{path}: column {file.columns[0]!r} has none of the samples, which are such as {samples[0]!r}; it has "
-            f"such as {next(iter(value_of), None)!r}{alike(samples, value_of)}"
+            f"{path}: column {sheet.titles[0]!r} has none of the samples, which are such as {samples[0]!r}; it has "
+            f"such as {next(iter(value_of), None)!r}"
         )
-    if lacking:
-        warnings.warn(f"{path}: {many(len(lacking), 'sample')} not there, such as {lacking[0]!r}", stacklevel=2)
-    return Column(column, [value_of.get(name, "") for name in samples])
+    if lacking := [name for name in samples if name not in called]:
+        others = value_of.keys() - called.values()
+        judge_join(lacking, len(samples), others, file="the feature table", other=str(path), what="samples")
+        note = f"{many(len(lacking), 'sample')} not there, such as {lacking[0]!r}"
+    if note:
+        warnings.warn(f"{path}: {note}", stacklevel=2)
+    return Column(column, [value_of[called[name]] if name in called else "" for name in samples])
 
 
 def write_samples(path: Path, samples: Samples) -> None:
@@ -113,33 +123,49 @@ def matched(sequences: Table | None, counts: Counts | None, progress: bool) -> t
             "they are taken as they are",
             stacklevel=3,
         )
-    if sequences is None:
+    if sequences is None and samples.sequences:
+        texts = sequences_of(samples.sequences, "sequences")
+    elif sequences is None:
         if not are_sequences(samples.features):
             if not are_sequences(samples.names):
                 raise ValueError(
                     f"sequences must be given: features are names, such as {samples.features[0]!r}, not sequences"
                 )
             samples = samples.turned()
-        return [name.translate(PLAIN) for name in samples.features], samples
-    if texts.keys().isdisjoint(samples.features) and not texts.keys().isdisjoint(samples.names):
-        samples = samples.turned()
-    known = np.array([name in texts for name in samples.features], dtype=bool)
-    if not known.any():
+        texts = {name: name.translate(PLAIN) for name in samples.features}
+    called, note = known_as(samples.features, texts)
+    if not called:
+        samples, (called, note) = samples.turned(), known_as(samples.names, texts)
+    if not called:
         raise ValueError(
-            f"sequences and counts have no feature in common: the table has such as {samples.features[0]!r}, the "
-            f"sequences such as {next(iter(texts), None)!r}{alike(samples.features, texts)}"
+            f"sequences and counts have no feature in common: the table has such as {samples.names[0]!r}, the "
+            f"sequences such as {next(iter(texts), None)!r}"
         )
-    if not known.all():
-        lacking = [name for name in samples.features if name not in texts]
+    if note:
+        warnings.warn(f"features and sequences: {note}", stacklevel=3)
+    if lacking := [name for name in samples.features if name not in called]:
+        known = np.array([name in called for name in samples.features], dtype=bool)
         share = float(samples.counts[:, ~known].sum() / max(samples.counts.sum(), 1e-300))
+        others = texts.keys() - called.values()
+        judge_join(lacking, len(known), others, file="the table", other="the sequences", what="features")
         warnings.warn(
             f"{len(lacking):,} of {len(known):,} features have no sequence and are left out, such as "
-            f"{lacking[0]!r}; {share:.1%} of all reads are theirs{alike(lacking, texts)}",
+            f"{lacking[0]!r}; {share:.1%} of all reads are theirs",
             stacklevel=3,
         )
-        features = [name for name in samples.features if name in texts]
-        samples = Samples(samples.names, features, sp.csr_array(samples.counts[:, known]), samples.taxa)
-    return [texts[name] for name in samples.features], samples
+        samples = Samples(samples.names, [*called], sp.csr_array(samples.counts[:, known]), samples.taxa)
+    refuse_equal_samples(samples)
+    return [texts[called[name]] for name in samples.features], samples
+
+
+def refuse_equal_samples(samples: Samples) -> None:
+    """See that samples of several features differ."""
+    counts, starts = samples.counts, samples.counts.indptr
+    some = np.flatnonzero(np.diff(starts) > 1)
+    parts = [slice(starts[row], starts[row + 1]) for row in some]
+    keys = [hash(counts.indices[at].tobytes() + counts.data[at].tobytes()) for at in parts]
+    rows, names = np.array(keys, dtype=np.int64)[:, None], [samples.names[row] for row in some]
+    refuse_equal_rows(rows, names, file="the feature table", what="samples")
 
 
 def sequences_of(given: Any, argument: str, progress: bool = False) -> dict[str, str]:
@@ -178,7 +204,7 @@ def _as_samples(counts: Counts) -> Samples:
         values = sp.csr_array(counts.to_numpy(dtype=np.float64))
         counts = Samples(counts.index.astype(str).tolist(), counts.columns.astype(str).tolist(), values)
     check(counts.counts, counts.names, counts.features, "counts")
-    return counts
+    return without_totals("counts", counts)
 
 
 def sample_name(path: str | Path) -> str:
@@ -193,28 +219,61 @@ def sample_name(path: str | Path) -> str:
     return name
 
 
-def pooled(files: Sequence[Path], progress: bool) -> tuple[dict[str, str], Samples]:
-    """Distinct reads of several files by name, and how often each file has them. The most frequent are named first.
+PAIR = re.compile(r"(.*[._-](R?))([12])((?:_\d{3})?)", re.IGNORECASE)  # S1_L001_R1_001, SRR1_1, a.R2
 
-    An empty file among others, such as that of a negative control, is a sample without reads.
+
+def of_pairs(files: Sequence[Path], pairs: str | None) -> list[Path]:
+    """The files of reads, without those of second reads where pairs is "first"; with None a warning says that there are
+    such: by R2 in their names, or by 2 where the first reads of both files are of one fragment.
+    """
+    named = {sample_name(path): path for path in files}
+    second: dict[Path, Path] = {}
+    for name, path in named.items():
+        match = PAIR.fullmatch(name)
+        first = named.get(f"{match[1]}1{match[4]}") if match is not None and match[3] == "2" else None
+        if match is not None and first is not None and (match[2] or _first_fragment(first) == _first_fragment(path)):
+            second[path] = first
+    if second and pairs is None:
+        (path, first), *_ = second.items()
+        what = f"{many(len(second), 'file')} of second reads, such as {path.name} beside {first.name}"
+        warnings.warn(f"reads: {what}{UNPAIRED}", stacklevel=2)
+    return [path for path in files if pairs != "first" or path not in second]
+
+
+def _first_fragment(path: Path) -> str:
+    try:
+        return fragment_of(next(iter(SequenceFile(path))))
+    except EmptyFileError:
+        return path.name
+
+
+def pooled(
+    files: Sequence[Path], progress: bool, pairs: str | None = None, sample_from: str | None = None
+) -> tuple[dict[str, str], Samples]:
+    """Distinct reads of several files by name, and how often each sample has them. The most frequent are named first.
+
+    A file is a sample; with `sample_from` the names of reads say of which they are, as `dereplicate` has it. An empty
+    file among others, such as that of a negative control, is a sample without reads.
 
     Raises:
         EmptyFileError: All are.
-        ValueError: Two files of one name, or damaged ones.
+        ValueError: Two samples of one name, or damaged files.
     """
-    names = [sample_name(path) for path in files]
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise ValueError(f"reads: two files would both be the sample {twice[0]!r}")
+    names: list[str] = []
     each: list[dict[str, int]] = []
-    for path in files:
+    for path in of_pairs(files, pairs):
         try:
-            each.append(dereplicate(path, progress))
+            found = dereplicate(path, progress, pairs, sample_from)
         except EmptyFileError:
             if len(files) == 1:
                 raise
-            each.append({})
+            found = {} if sample_from else {"": {}}
+        names += [label or sample_name(path) for label in found]
+        each += found.values()
+    if twice := [name for name, times in Counter(names).items() if times > 1]:
+        raise ValueError(f"reads: two files would both be the sample {twice[0]!r}")
     if not any(each):
-        raise EmptyFileError(f"reads: all {len(files)} files are empty")
+        raise EmptyFileError(f"reads: all {len(files)} files are empty, such as {files[0]}")
     total: Counter[str] = Counter()
     for counts in each:
         total.update(counts)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,8 @@ from torch import Tensor
 
 from omniset.runs.files import replacing
 from omniset.runs.progress import Progress
-from omniset.tables.dna import OTHER, PLAIN, SequenceFile, joined, kmers_of
+from omniset.tables.dna import OTHER, PLAIN, Record, SequenceFile, joined, kmers_of
+from omniset.tables.files import short
 
 IUPAC = {
     **{"A": "A", "C": "C", "G": "G", "T": "T", "R": "AG", "Y": "CT", "S": "CG", "W": "AT", "K": "GT", "M": "AC"},
@@ -34,51 +36,90 @@ MASK = np.zeros(256, dtype=np.uint8)  # a bit for each base that a letter may st
 for _letter, _bases in IUPAC.items():
     MASK[ord(_letter)] = sum(1 << "ACGT".index(base) for base in _bases)
 SIZE = re.compile(r";size=([1-9]\d{0,14})(;|$)", re.ASCII)
-VERSION = re.compile(r"(;.*|(\.\d+)+)$")
+# Which read of a pair: /1, what SRA's --readids adds, Illumina's second word, or /1 at the end.
+END = re.compile(r"\S+?/([12])(?=\s|$)|[SED]RR\d+\.\d+\.([12])(?=\s|$)|\S+\s([12]):[YN]:|.*/([12])$")
+FRAGMENT = re.compile(r"([SED]RR\d+\.\d+)\.[12]|(.+)/[12]")
+UNPAIRED = (
+    ": each fragment counts twice. Merge pairs before (vsearch --fastq_mergepairs), or say --pairs first, which leaves "
+    "the second ones out, or --pairs both"
+)
+SAMPLE = {  # where the name of a read says of which sample it is
+    "sample": re.compile(r"(?:.*;)?sample=([^;\s]+)"),
+    "barcodelabel": re.compile(r"(?:.*;)?barcodelabel=([^;\s]+)"),
+    "header": re.compile(r"([^\s;]+)[._]\d+(?=[\s;]|$)"),
+}
+MOST_SAMPLES = 10_000  # of a file
 
 
-def alike(lacking: Iterable[str], known: Iterable[str]) -> str:
-    """For messages: how many names that are lacking are known but for their case, their version or what ; begins.
-
-    >>> alike(["A1.1", "B"], ["a1", "c"])
-    "; 1 of these is there in another spelling, such as 'A1.1' as 'a1': names must be the same"
-    """
-    there = {VERSION.sub("", name).casefold(): name for name in known}
-    pairs = [(name, there[plain]) for name in lacking if (plain := VERSION.sub("", name).casefold()) in there]
-    if not pairs:
-        return ""
-    return (
-        f"; {len(pairs):,} of these {'is' if len(pairs) == 1 else 'are'} there in another spelling, such as "
-        f"{pairs[0][0]!r} as {pairs[0][1]!r}: names must be the same"
-    )
-
-
-def dereplicate(path: str | Path, progress: bool = False) -> dict[str, int]:
-    """Every distinct sequence of a file of reads, and how often it comes, most frequent first.
+def dereplicate(
+    path: str | Path, progress: bool = False, pairs: str | None = None, sample_from: str | None = None
+) -> dict[str, dict[str, int]]:
+    """By sample every distinct sequence of a file of reads, and how often it comes, most frequent first.
 
     A read that usearch or vsearch has counted already, as ;size= behind its name says, comes so often.
 
+    Args:
+        pairs: "first": second reads of pairs are left out. "both": they are reads too. None: the same, with a warning.
+        sample_from: What of a read's name is its sample, one of `SAMPLE`. None: all are of the sample "".
+
     Raises:
         EmptyFileError: There are none.
-        ValueError: As `SequenceFile`.
+        ValueError: A read whose name has no sample; and as `SequenceFile`.
     """
     file = SequenceFile(path)
-    counts: dict[str, int] = {}
-    reads = sized = 0
+    counts: dict[str, dict[str, int]] = {} if sample_from else {"": {}}
+    second: dict[str, dict[str, int]] = {}
+    seen: Counter[tuple[str, str]] = Counter()
+    reads = sized = empty = firsts = seconds = 0
+    before, tried = "", [*SAMPLE] if sample_from is None else [sample_from]
     with Progress(f"reading {file.path.name}", file.size, progress) as bar:
         for reads, record in enumerate(file, 1):
-            times = SIZE.search(record.name)
+            header, name = record.header, record.name
+            end, fragment = END.match(header), fragment_of(record)
+            is_second = fragment == before if end is None else "2" in end.groups()
+            before = fragment
+            firsts, seconds, empty = firsts + (not is_second), seconds + is_second, empty + (not record.bases)
+            label = ""
+            if (";" in header or "_" in name or "." in name) and len(seen) <= MOST_SAMPLES:
+                found = ((key, SAMPLE[key].match(fragment if key == "header" else header)) for key in tried)
+                key, match = next((one for one in found if one[1]), ("", None))
+                label = "" if match is None else match[1]
+                seen[key, label] += 1
+            if sample_from is not None and not label:
+                raise file.error(record.row, f"{short(name)} names no sample that sample_from={sample_from} could read")
+            times = SIZE.search(name) if ";" in name else None
             sized += times is not None
-            counts[record.bases] = counts.get(record.bases, 0) + (1 if times is None else int(times[1]))
+            if record.bases:
+                of_sample = (second if is_second else counts).setdefault(label if sample_from else "", {})
+                of_sample[record.bases] = of_sample.get(record.bases, 0) + (1 if times is None else int(times[1]))
             if reads % 10_000 == 0:
                 bar.at(file.position, reads, "reads")
         bar.at(file.size, reads, "reads")
-    if sized:
-        warnings.warn(
-            f"{file.path}: {sized:,} of {reads:,} reads say by ;size= how often they were read, and count so often",
-            stacklevel=2,
-        )
-    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+    if not firsts or pairs != "first":
+        for label, of_sample in second.items():
+            counts[label] = dict(Counter(counts.get(label, {})) + Counter(of_sample))
+    notes = [
+        (sized, f"{sized:,} of {reads:,} reads say by ;size= how often they were read, and count so often"),
+        (empty, f"{empty:,} of {reads:,} reads have no bases, and are left out"),
+        (firsts and seconds and pairs is None, f"{seconds:,} of {reads:,} reads are the second of a pair{UNPAIRED}"),
+    ]
+    if sample_from is None and 1 < len(seen) <= min(reads / 2, MOST_SAMPLES) and seen.total() == reads:
+        (key, one), (other, two), *_ = seen
+        what = f"by their names the reads are of {len(seen):,} samples, such as {one!r} and {two!r}, and count as one"
+        notes.append((key == other != "", f"{what}: --sample_from {key} tells them apart"))
+    for due, note in notes:
+        if due:
+            warnings.warn(f"{file.path}: {note}", stacklevel=2)
+    return {
+        label: dict(sorted(of_sample.items(), key=lambda item: (-item[1], item[0])))
+        for label, of_sample in counts.items()
+    }
+
+
+def fragment_of(record: Record) -> str:
+    """What both reads of a pair are called."""
+    match = FRAGMENT.fullmatch(record.name)
+    return record.name if match is None else match[1] or match[2]
 
 
 def write_fasta(path: Path, texts: dict[str, str]) -> None:

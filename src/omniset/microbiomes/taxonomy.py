@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from omniset.tables.counts import FEATURE, TAXON
+from omniset.tables.counts import FEATURE, RANK_COLUMNS, TAXON
 from omniset.tables.dna import Record, name_of, read_fasta
 from omniset.tables.files import TextFile, short
+from omniset.tables.sheets import key, look, split_loosely
 
 RANKS = ("domain", "phylum", "class", "order", "family", "genus", "species")
 WITH_KINGDOM = (RANKS[0], "kingdom", *RANKS[1:])
@@ -34,11 +35,13 @@ SINTAX = re.compile(r"(?:tax=)?[dkpcofgs]:")
 RANK_WORD = re.compile(rf"rootrank|no ?rank|(?:super|sub|infra)?(?:kingdom|tribe|{'|'.join(RANKS)})", re.IGNORECASE)
 WORD_BEFORE = re.compile(rf"({RANK_WORD.pattern})__(.*)", re.IGNORECASE)  # domain__Bacteria
 IN_HEADER = re.compile(
-    r"[;\s](tax=[^;]*)|\bLineage=(.*)|[|;\s]((?:sk|[dk]|D_0|domain|rootrank)__.*?)(?: \[\w+=.*)?$"
+    r"[;\s](tax=(?:[^;]*;(?=[dkpcofgs]:))*[^;]*)|\bLineage=(.*)"
+    r"|[|;\s]((?:sk|[dk]|D_0|domain|rootrank)__.*?)(?: \[\w+=.*)?$"
     r"|\|((?:Eukaryota|Bacteria|Archaea)(?::\w+)?\|.*)"
 )
 ALONE = re.compile(r"[^;=|\t]+;[^=|\t]*")  # a header that is a lineage
-SILVA = re.compile(r"[A-Z]+\d+\.\d+\.\d+\s+(Archaea|Bacteria|Eukaryota);(.*)")
+ACCESSION = re.compile(r"\S+\.\d+\.\d+")
+SILVA = re.compile(rf"{ACCESSION.pattern}\s+(Archaea|Bacteria|Eukaryota);(.*)")
 CONFIDENCE = re.compile(r"\(\d+(\.\d+)?\)$")
 ORGANELLE = re.compile(r":[a-z]+$")  # PR2's Eukaryota:plas
 ROOTS = ("root", "cellular organisms")
@@ -54,6 +57,8 @@ NOTHING = re.compile(
     re.VERBOSE | re.IGNORECASE,
 )
 FAMILY = re.compile("aceae$", re.IGNORECASE)  # what the codes of nomenclature have families of all but animals end in
+ORDER = re.compile("ales$")
+DOMAINS = ("Bacteria", "Archaea", "Eukaryota", "Fungi")
 Lineage = tuple[str, ...]  # a name for each rank from the first on, as the file spells it
 Lineages = Mapping[str, Lineage | str] | str | Path  # taxa by name, as tuples or as text, or a table of them
 Names = list[str] | dict[str, str]  # of a taxon: in the order of the ranks, or by the letters of LETTERS
@@ -102,6 +107,9 @@ def read_taxonomy(path: str | Path, ranks: Sequence[str] | None = None) -> Taxon
         texts[name], row_of[name] = text, row
     if not any(texts.values()):
         raise file.error(None, "has no taxa: it needs lines of a name and a taxon with a tab between")
+    silva = {name: text.split(";") for name, text in texts.items() if text[-1:] != ";" and ACCESSION.fullmatch(name)}
+    if 2 * sum(_is_species(names) or _says_nothing(names[-1]) for names in silva.values()) > len(texts):
+        texts |= {name: ";".join(_without_organism(names)) for name, names in silva.items()}
     return _taxonomy(texts, ranks, lambda name, message: file.error(row_of[name], message))
 
 
@@ -160,35 +168,46 @@ def read_renamed(path: str | Path) -> dict[str, str]:
 
 def _lines(file: TextFile) -> Iterator[tuple[int, str, str]]:
     """Row, name and taxon of each line, or of each header of FASTA."""
-    name_at, taxon_at, first, fasta = 0, 1, True, False
-    for row, line in file.lines():
-        if not line.strip() or line.startswith("#q2:types"):
-            continue
-        if first and line.startswith(">"):
-            fasta = True
-        if fasta:
+    if next((line for _, line in file.lines() if line.strip()), "").startswith(">"):
+        for row, line in file.lines():
             if line.startswith(">"):
                 name, taxon = _of_header(file, row, line[1:])
                 if not name:
                     raise file.error(row, "has a taxon and no name: give the file as references, without a taxonomy")
                 yield row, name, taxon
+        return
+    sheet = look(file.path, comments=False, spaces=True)
+    titles = [key(title) for title in sheet.titles]
+    taxa = [at for at, title in enumerate(titles) if title in TAXON][:1]
+    at = taxa or [at for at, title in enumerate(titles) if title in RANK_COLUMNS]
+    headed = titles[0] in FEATURE or len(taxa or at[1:]) > 0
+    named = [place for place, title in enumerate(titles) if title in FEATURE and place not in at]
+    if (headed and not at) or (not headed and sheet.separator != "\t"):
+        has = f"must name a column Feature ID and one Taxon, has {', '.join(sheet.titles)}"
+        raise file.error(sheet.header, has)
+    name_at, at = (named[0] if named else 0, at) if headed else (0, [1])
+    for row, line in file.lines():
+        if row < sheet.header + headed or not line.strip() or line.startswith("#q2:types"):
             continue
-        cells = [cell.strip().strip('"') for cell in line.split("\t")]
-        if first:
-            first = False
-            header = [cell.lower() for cell in cells]
-            if header[0] in FEATURE or header[-1] in TAXON:
-                taxa = [i for i, cell in enumerate(header) if cell in TAXON]
-                names = [i for i, cell in enumerate(header) if cell in FEATURE and i not in taxa]
-                if not taxa or not names:
-                    raise file.error(row, f"must name a column Feature ID and one Taxon, has {', '.join(cells)}")
-                name_at, taxon_at = names[0], taxa[0]
-                continue
-        if len(cells) <= max(name_at, taxon_at) or not cells[name_at]:
+        cells = split_loosely(line, "\t") if sheet.separator == "\t" else sheet.split(row, line)
+        cells = [cell.strip().strip('"') for cell in cells]
+        if (
+            len(cells) <= max(name_at, *at)
+            or not cells[name_at]
+            or (sheet.separator != "\t" and len(cells) > len(titles))
+        ):
             raise file.error(row, f"must have a name and a taxon with a tab between, is {short(line[:60])}")
         # vsearch and usearch write all names with their confidences, the strand, and the names that are confident.
-        called = len(cells) > 3 and cells[2] in "+-" and SINTAX.match(cells[taxon_at]) is not None
-        yield row, cells[name_at], cells[3 if called else taxon_at]
+        called = len(cells) > 3 and cells[2] in "+-" and SINTAX.match(cells[at[0]]) is not None
+        taxon = cells[at[0]] if taxa or not headed else _of_columns({titles[place]: cells[place] for place in at})
+        yield row, cells[name_at], cells[3] if called else taxon
+
+
+def _of_columns(names: dict[str, str]) -> str:
+    """A taxon of its names by rank. A kingdom is the first rank where there is no other."""
+    first = next(rank for rank in ("superkingdom", "domain", "kingdom", *names) if rank in names)
+    ours = {"domain" if rank == first else rank: name for rank, name in names.items()}
+    return ";".join(ours.get(rank, "") for rank in RANKS) if ours.keys() <= {*RANKS} else ";".join(names.values())
 
 
 def _of_header(file: TextFile, row: int, header: str) -> tuple[str, str]:
@@ -200,10 +219,9 @@ def _of_header(file: TextFile, row: int, header: str) -> tuple[str, str]:
     if match:
         taxon = match[1] or match[2] or match[3] or (match[4] or "").replace("|", ";")
     elif of_silva := SILVA.fullmatch(header):
-        # It ends in the name of an organism, wherever it ends. Lineages of eukaryotes have other ranks.
-        names = of_silva[2].split(";")
-        names = names if len(names) == len(RANKS) - 1 else names[:-1]
-        taxon = "" if of_silva[1] == "Eukaryota" else ";".join([of_silva[1], *names])
+        # Lineages of eukaryotes have other ranks.
+        names = _without_organism(f"{of_silva[1]};{of_silva[2]}".rstrip(";").split(";"))
+        taxon = "" if of_silva[1] == "Eukaryota" else ";".join(names) + ";"
     if not name or not (match or ";" in taxon or (not taxon and of_silva)):
         raise file.error(
             row,
@@ -258,6 +276,8 @@ def _taxonomy(
         except ValueError as wrong:
             raise error(name, str(wrong)) from None
     made = Taxonomy(_ranks_of([*parsed.values()]) if ranks is None else check_ranks(ranks))
+    if "family" in made.ranks and made.ranks not in (PR2_4, PR2_5):
+        made.notes += _put_right(parsed, made.ranks)
     if ranks is None:
         _check_families(parsed, made.ranks, error)
         if made.ranks != RANKS:
@@ -285,7 +305,8 @@ def _parsed(taxon: Any) -> Names:
         return [name.strip() for name in names]
     text = taxon.strip().strip(";")
     if SINTAX.match(text):
-        entries = [entry.strip().partition(":") for entry in text.removeprefix("tax=").strip(",").split(",")]
+        parts = re.split("[,;]", text.removeprefix("tax=").strip(",;"))  # SINTAX has commas, some have semicolons
+        entries = [entry.strip().partition(":") for entry in parts]
         if [letter for letter, _, _ in entries[:2]] == ["k", "d"]:  # PR2's k is its domain, its d what is below
             entries[:2] = [("d", *entries[0][1:]), ("k", *entries[1][1:])]
         return _by_letter([(letter, _cleaned(name)) for letter, _, name in entries], taxon)
@@ -325,6 +346,68 @@ def _ranks_of(parsed: Sequence[Names]) -> tuple[str, ...]:
         newer = bool(second & NEW) and not second & OLD
         return PR2_5 if newer or longest == len(PR2_5) else PR2_4
     return RANKS
+
+
+def _put_right(parsed: dict[str, Names], ranks: Sequence[str]) -> list[str]:
+    """Put names without prefixes at their ranks where lineages lack one between others, as SILVA's do. And a sentence.
+
+    The endings of families and orders tell; the name of an organism behind its genus; and in what place, and below
+    what, a name stands in those lineages that have a family at its rank.
+    """
+    plain = {n: names for n, names in parsed.items() if isinstance(names, list) and not any(map(PREFIX.match, names))}
+    family = ranks.index("family")
+    above: dict[str, set[Lineage]] = {}
+    for names in plain.values():
+        if len(names) > family and FAMILY.search(names[family]):
+            for at, name in enumerate(names):
+                if not _says_nothing(name):
+                    above.setdefault(name, set()).add(tuple(names[:at]))
+    moved = []
+    for feature, names in plain.items():
+        if not names or names[0] not in DOMAINS:
+            continue
+        new: list[str] = []
+        for at, name in enumerate(names):
+            elders = above.get(name, set())
+            place = _place_of(names, at, ranks, {len(elder) for elder in elders})
+            if place is not None and place < at and FAMILY.search(name):
+                del new[place:]  # a suborder before it
+            gap = 0 if place is None else place - len(new)
+            if gap < 0:
+                break
+            fitting = [elder for elder in elders if len(elder) == place and elder[: len(new)] == tuple(new)]
+            new += fitting[0][len(new) :] if len(fitting) == 1 else gap * [""]
+            new.append(name)
+        else:
+            if new != names and len(new) <= len(ranks):
+                parsed[feature] = new
+                moved.append(feature)
+    if not moved:
+        return []
+    what = f"{len(moved):,} of {len(parsed):,} lineages lack a rank, or have one more, such as that of {moved[0]!r}"
+    return [f"{what}: their names are put at the ranks that endings and other lineages tell"]
+
+
+def _place_of(names: list[str], at: int, ranks: Sequence[str], places: set[int]) -> int | None:
+    """Of a name: where it belongs; None: behind the one before."""
+    name, family = names[at], ranks.index("family")
+    if FAMILY.search(name) and (at <= family or not FAMILY.search(names[family])):
+        return family
+    if ORDER.search(name) and ranks[family - 1] == "order" and at < family:
+        return family - 1
+    if ranks[-2:] == ("genus", "species") and _is_species(names) and at >= len(names) - 2:
+        return len(ranks) + at - len(names)
+    return next(iter(places)) if len(places) == 1 and at <= min(places) else None
+
+
+def _without_organism(names: list[str]) -> list[str]:
+    """SILVA's lineages end in an organism, wherever they end: a species behind its genus, or in the seventh place."""
+    return names if len(names) == len(RANKS) or _is_species(names) else names[:-1]
+
+
+def _is_species(names: Sequence[str]) -> bool:
+    """Whether the last name is that of an organism of the genus before."""
+    return len(names) > 1 and bool(names[-2]) and names[-1].startswith(f"{names[-2]} ")
 
 
 def _check_families(parsed: Mapping[str, Names], ranks: Sequence[str], error: Callable[[str, str], ValueError]) -> None:

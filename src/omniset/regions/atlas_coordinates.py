@@ -42,6 +42,13 @@ HEMISPHERES = {"l": "L", "lh": "L", "left": "L", "r": "R", "rh": "R", "right": "
     (*MISSING, "b", "both", "bilateral", "m", "midline"), ""
 )
 BRAIN = 3, 300  # mm, of a mouse and of a man: the largest coordinate lies between
+SMALL, MAN = 20, (50, 150)  # mm: the largest of a mouse or a rat at most, and of a man's brain
+UNITS = {"m": 1e3, "cm": 10.0, "um": 1e-3}
+HUMAN = re.compile(r"\d+Networks_|bankssts|supramarginal|_ROI$")  # names of his atlases
+SIGNS = {"L": -1, "R": 1}
+CODES = ({"0", "1"}, {"1", "2"})  # of hemispheres
+WRONG = 0.1, 1 / 3, 0.9  # of the regions in the wrong hemisphere, from which on it is said, refused, x is turned
+SURE = 20  # regions that are enough to refuse by
 SCHAEFER = re.compile(r"\d+Networks_[LR]H_([A-Za-z]+)(_\w+)?")
 
 NEEDS = needs("an atlas by name", "nilearn")
@@ -149,9 +156,10 @@ structure; else `cortex` (cortex or subcortex) |
         return next((columns[at[title]] for title in titles if title in at), None)
 
     notes: list[str] = []
+    _in_mm(values, names, name, notes)
+    sides = _hemispheres(column("hemisphere", "hemi"), names, values, name, notes)
     frame = pd.DataFrame(values, index=pd.Index(names, name="region"), columns=["x", "y", "z"])
-    frame["hemisphere"] = _hemispheres(column("hemisphere", "hemi"), names, values[:, 0], name, notes)
-    notes += _doubts(frame, name)
+    frame["hemisphere"] = sides
     nothing = [""] * len(names)
     given, structures = column("network", "network_label", "yeo7") or nothing, column("structure") or nothing
     flags = [FLAGS.get(text.lower(), "") for text in column("cortex") or nothing]
@@ -166,24 +174,53 @@ structure; else `cortex` (cortex or subcortex) |
     return frame
 
 
-def _doubts(frame: pd.DataFrame, name: str) -> list[str]:
-    """What makes one doubt that these are millimetres, from left to right, of these regions."""
-    doubts = []
-    farthest = float(frame[["x", "y", "z"]].abs().to_numpy().max())
-    if not BRAIN[0] <= farthest <= BRAIN[1]:
-        doubts.append(
-            f"{name}: the largest coordinate is {farthest:.4g}, that of a brain in mm is between {BRAIN[0]} and "
-            f"{BRAIN[1]}: is the unit another one?"
+def _in_mm(values: Float[np.ndarray, "regions 3"], names: list[str], name: str, notes: list[str]) -> None:
+    """Bring places of a human atlas to millimetres; say where a unit is doubtful."""
+    farthest = float(np.abs(values).max())
+    units = UNITS if len(names) >= SURE else {}
+    unit = next((unit for unit, mm in units.items() if MAN[0] <= farthest * mm <= MAN[1]), None)
+    said = f"{name}: the largest coordinate is {farthest:.4g}"
+    if unit and any(map(HUMAN.search, names)):
+        values *= UNITS[unit]
+        notes.append(f"{said}: they are taken for {unit} and made mm")
+    elif unit or not BRAIN[0] <= farthest <= BRAIN[1]:
+        notes.append(
+            f"{said}, in mm it is up to {SMALL} of a mouse, {MAN[0]} to {MAN[1]} of man: is the unit another one?"
         )
-    sides = frame["hemisphere"].map({"L": -1.0, "R": 1.0}).fillna(0) * frame["x"]
-    wrong, number = frame.index[sides < 0], int((sides != 0).sum())
-    if number and len(wrong) > number / 10:
-        x = frame["x"].loc[wrong[0]]
-        doubts.append(
-            f"{name}: {len(wrong)} of {number} regions of a hemisphere lie in the other one, such as {wrong[0]!r} "
-            f"(x = {x:.4g}): are the rows in another order, or is x from right to left?"
+
+
+def _check_sides(
+    sides: list[str], values: Float[np.ndarray, "regions 3"], names: list[str], name: str, notes: list[str]
+) -> None:
+    """See that x is from left to right of the midline, and turn it where it is from right to left.
+
+    Args:
+        sides: As names or a column tell them.
+
+    Raises:
+        ValueError: It is on one side for regions of both, or for all as in voxels; or places are those of others.
+    """
+    x, sign = values[:, 0], np.array([SIGNS.get(side, 0) for side in sides])
+    voxels = not sign.any() and values.min() >= 0 and values.max() > SMALL and len(x) >= SURE
+    both = min((sign < 0).sum(), (sign > 0).sum()) > WRONG[0] * len(x) and x.any()
+    if voxels or (both and (x.min() >= 0 or x.max() <= 0)):
+        raise ValueError(
+            f"{name}: x is from {x.min():.4g} to {x.max():.4g}, on one side of the midline: give mm from there, left "
+            "negative (of voxels nibabel.affines.apply_affine(image.affine, voxels)); where all regions are of one "
+            "hemisphere, a column hemisphere says so"
         )
-    return doubts
+    wrong, most = np.flatnonzero(sign * x < 0), int((sign * x != 0).sum())
+    if len(wrong) <= WRONG[0] * most:
+        return
+    one = f"such as {names[wrong[0]]!r} (x = {x[wrong[0]]:.4g}): "
+    said = f"{name}: {len(wrong)} of {most} regions of a hemisphere lie in the other one, {one}"
+    if len(wrong) >= max(WRONG[2] * most, 3) and 2 * most >= len(x):
+        x *= -1
+        notes.append(f"{said}x is from right to left (LPS), and its sign is turned")
+        return
+    if len(wrong) > WRONG[1] * most and most >= SURE:
+        raise ValueError(f"{said}the rows seem to be in another order: give each region its own place")
+    notes.append(f"{said}are the rows in another order?")
 
 
 def _coordinates_table(source: Any, name: str) -> tuple[list[str], list[list[str]]]:
@@ -227,21 +264,33 @@ def _coordinate_names(
 
 
 def _hemispheres(
-    given: list[str] | None, names: list[str], x: Float[np.ndarray, " regions"], name: str, notes: list[str]
+    given: list[str] | None, names: list[str], values: Float[np.ndarray, "regions 3"], name: str, notes: list[str]
 ) -> list[str]:
+    """Of a column, else of names, else of the sign of x, which may be turned."""
+    told = [hemisphere_of_name(region) for region in names]
+    words: dict[str, str] = HEMISPHERES
+    if given is not None and set(given) in CODES:
+        signs = np.array([SIGNS.get(side, np.sign(x)) for side, x in zip(told, values[:, 0], strict=True)])
+        lean = {code: signs[np.array(given) == code].mean() for code in set(given)}
+        left, right = sorted(lean, key=lambda code: lean[code])
+        if lean[left] < -WRONG[2] < WRONG[2] < lean[right]:
+            words = HEMISPHERES | {left: "L", right: "R"}
+            notes.append(f"{name}: hemispheres {left!r} and {right!r} are left and right, as names or x tell")
     if given is not None:
         for region, text in zip(names, given, strict=True):
-            if text.lower() not in HEMISPHERES:
+            if text.lower() not in words:
                 raise ValueError(f"{name}: region {region!r}: hemisphere is {short(text)}, it must be L, R or empty")
-        return [HEMISPHERES[text.lower()] for text in given]
-    sides = [hemisphere_of_name(region) for region in names]
-    if silent := [region for region, one in zip(names, sides, strict=True) if not one]:
+        told = [words[text.lower()] for text in given]
+    elif silent := [region for region, one in zip(names, told, strict=True) if not one]:
         notes.append(
             f"{name}: the hemisphere of {len(silent):,} of {len(names):,} regions, such as {silent[0]!r}, is that of "
             "the sign of x"
         )
-    signs = np.where(x < 0, "L", np.where(x > 0, "R", "")).tolist()
-    return [one or sign for one, sign in zip(sides, signs, strict=True)]
+    _check_sides(told, values, names, name, notes)
+    if given is not None:
+        return told
+    signs = np.where(values[:, 0] < 0, "L", np.where(values[:, 0] > 0, "R", "")).tolist()
+    return [one or sign for one, sign in zip(told, signs, strict=True)]
 
 
 def hemisphere_of_name(name: str) -> str:

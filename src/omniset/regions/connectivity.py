@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import re
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -29,9 +29,11 @@ from omniset.regions.files import (
     is_text,
     name_of,
     needed,
+    no_region,
     path_of,
     read_parquet,
     sheet_of,
+    spelling,
     text_of,
 )
 from omniset.tables.arrays import require_npz
@@ -40,6 +42,10 @@ from omniset.tables.hdf5 import check_hdf5, read_mat, texts
 from omniset.tables.sheets import Sheet, number_of, numbers_of
 
 SYMMETRIC = 1e-6
+SPARSE = 1 / 3  # of the pairs exactly 0, from which on it is said
+SKEWED = 100  # times the median of what is above 0, that the largest of some counts is
+NEAR = 0.1  # r with nearness: real matrices have 0.13 to 0.63 in the right order, at most 0.10 in a wrong one
+CHANCE = 6  # over the number of regions: difference of two such r that chance alone hardly makes
 MOST = 20_000  # regions of a list of edges: their matrix has to fit
 PAIRS = (
     ("i", "j"),
@@ -51,6 +57,9 @@ PAIRS = (
 WEIGHTS = ("weight", "connectivity", "value", "strength", "correlation", "r", "z", "fc", "sc")
 # Arrays of names, the best first; the last two may be numbers of an atlas.
 NAMES = ("names", "labels", "regions", "region", "label", "parcels", "rois", "roi", "name", "region_names", "ids", "id")
+Triangle = Literal["upper", "lower"]
+TRIANGLES: dict[Triangle, Any] = {"upper": np.triu_indices, "lower": np.tril_indices}  # read row by row
+Fits = Callable[[np.ndarray, list[str] | None], float]
 HDF5 = b"\x89HDF\r\n\x1a\n"
 
 
@@ -124,7 +133,10 @@ def read_connectivity(
     fisher_z: bool = False,
     zero_negative: bool = False,
     directed: bool = False,
+    matrix: str | None = None,
+    triangle: Triangle | None = None,
     regions: Sequence[str] | None = None,
+    fits: Fits | None = None,
 ) -> Connectivity:
     """Read the connectivity of pairs of regions.
 
@@ -132,67 +144,80 @@ def read_connectivity(
     |---|---|
     | `.csv`, `.tsv`, `.txt` (also `.gz`, `.bz2`, `.xz`), `.parquet`, DataFrame | a square, with or without names in \
 the first row and the first column; or a list of edges: i, j, weight |
-    | `.npy`, `.npz`, `.mat` (v7.3 too), array | a square; of several arrays the one called `connectivity`, or the \
-only square. Names from another array: as many texts, all different, best of all called names, labels or regions |
+    | `.npy`, `.npz`, `.mat` (v7.3 too), array | a square; of several arrays the one of `matrix`, called \
+`connectivity`, or the only square. Names from another array: as many texts, all different, best called names, labels |
     | `.pconn.nii` | the square of a parcellated connectome, with the names of its parcels |
 
-    Each of the first two also: the upper triangle without the diagonal, row by row, as a vector of N(N-1)/2; and a
-    stack of subjects, S x N x N (arrays only) or S x N(N-1)/2. Of subjects the mean is taken, over those of which a
-    pair is known.
+    Each of the first two also: a triangle as a vector of N(N-1)/2, with the diagonal N(N+1)/2; and a stack of subjects,
+    S x N x N (arrays only) or of such vectors. Of subjects the mean is taken, over those of which a pair is known. A
+    diagonal of one value tells which triangle it is, else `triangle`, else `fits` where it clearly does.
 
     Numbers are names where they are distinct and whole and the shape has one row or column too many for a square.
     Names that only count from 0 are passed over, unless `regions` has them.
 
-    In this order: the diagonal is left out; unless `directed`, a pair's two values may differ by 1e-6 of the larger, or
-    of 1, and their mean is taken, or the one that is known; Fisher's z = artanh(r); the mean over subjects; negative
-    values to 0.
+    In this order: the diagonal is left out; unless `directed`, a triangle of zeros below or above others is not known,
+    a pair's two values may differ by 1e-6 of the larger, or of 1, and their mean is taken, or the one that is known;
+    Fisher's z = artanh(r), of percent where the diagonal is 100; the mean over subjects; negative values to 0.
 
     Args:
         fisher_z: Values are correlations: transform them.
         zero_negative: Make negative values 0.
         directed: Value [i, j] is that from i to j, and may differ from [j, i].
+        matrix: Name of the array that is the connectivity, of an .npz or .mat file.
+        triangle: The one that a vector holds row by row. None: the data tell.
         regions: Names of the expression's regions, to tell names from numbers. A list of edges whose i and j are none
             of them and count from 0 or 1 is of positions in this order.
+        fits: How well a matrix, and the names of its regions where it has some, goes with what else is known: r.
 
     Raises:
         OSError: The file is not there or may not be read.
         ImportError: The package that reads the format is not installed.
         ValueError: Naming the source and the pair: an entry that is no number or infinite; a matrix that is not
-            symmetric, though not directed; a correlation of 1 and above, or -1 and below, with `fisher_z`; a pair twice
-            with different weights; names of rows and columns that differ; an array that may hold names but cannot be
-            read (Python's objects never are); a shape that is none of those above; no known pair; all the same.
+            symmetric, though not directed; a correlation of 1 and above, or -1 and below, or a diagonal of Fisher's z,
+            with `fisher_z`; a triangle that may be either; no array `matrix`; a pair twice with different weights;
+            names of rows and columns that differ; an array that may hold names but cannot be read (Python's objects
+            never are); a shape that is none of those above; no known pair; all the same.
     """
     name = name_of(source, "connectivity")
-    known = ids_of(regions or ())
+    known = ids_of([region for region in regions or () if not no_region(region)])
     notes: list[str] = []
-    content = read_matrix(source, name)
+    content = read_matrix(source, name, matrix)
     if isinstance(content, Edges):
         names, stack = _square_of_edges(content, name, known, directed, notes)
     else:
-        names, stack = _squares(content, name, set(known), notes)
+        names, stack = _squares(content, name, known, notes, triangle, fits)
     if stack.shape[1] < 2:
         raise ValueError(f"{name} has {stack.shape[1]} regions, a pair needs 2")
     total, number = np.zeros(stack.shape[1:]), np.zeros(stack.shape[1:], dtype=np.int64)
     single = 0
     for subject, values in enumerate(stack, 1):
         one = f"{name}: subject {subject}" if len(stack) > 1 else name
-        matrix = np.array(values, dtype=np.float64)
-        matrix[np.isnan(matrix)] = np.nan  # some NaN of damaged files make NumPy warn
-        _check_matrix(matrix, one, names, directed)
+        square = np.array(values, dtype=np.float64)
+        square[np.isnan(square)] = np.nan  # some NaN of damaged files make NumPy warn
+        ends = np.diagonal(square)
+        if fisher_z and np.isposinf(ends).all():
+            raise ValueError(f"{one}: the diagonal is infinite, as that of Fisher's z is: leave fisher_z out")
+        if fisher_z and (ends == 100).all():
+            square = square / 100
+            notes.append(f"{one}: the diagonal is 100, so that correlations are in percent: they are divided")
+        _check_matrix(square, one, names, directed)
         if not directed:
-            single += int((np.isnan(matrix) & ~np.isnan(matrix.T)).sum())
-            other = np.where(np.isnan(matrix.T), matrix, matrix.T)
-            matrix = (np.where(np.isnan(matrix), other, matrix) + other) / 2
+            single += int((np.isnan(square) & ~np.isnan(square.T)).sum())
+            other = np.where(np.isnan(square.T), square, square.T)
+            square = (np.where(np.isnan(square), other, square) + other) / 2
         if fisher_z:
-            outside = np.argwhere(np.abs(matrix) >= 1)
+            outside = np.argwhere(np.abs(square) >= 1)
             if len(outside):
-                pair, value = _pair(outside[0], names), matrix[tuple(outside[0])]
-                raise ValueError(f"{one}: {pair} is {value:g}, with fisher_z it must be within -1 and 1, both excluded")
-            matrix = np.arctanh(matrix)
-        there = ~np.isnan(matrix)
-        total += np.where(there, matrix, 0)
+                pair, value = _pair(outside[0], names), square[tuple(outside[0])]
+                raise ValueError(
+                    f"{one}: {pair} is {value:g}, with fisher_z it must be within -1 and 1, both excluded: are these "
+                    "Fisher's z already, or percent?"
+                )
+            square = np.arctanh(square)
+        there = ~np.isnan(square)
+        total += np.where(there, square, 0)
         number += there
-    matrix = np.where(number, total / np.maximum(number, 1), np.nan)
+    mean = np.where(number, total / np.maximum(number, 1), np.nan)
     if single:
         notes.append(f"{name}: {single:,} pair(s) are given one way only, which is taken for both")
     if len(stack) > 1:
@@ -200,17 +225,19 @@ only square. Names from another array: as many texts, all different, best of all
     if fisher_z:
         notes.append(f"{name}: values are Fisher's z of what the source has")
     if zero_negative:
-        negative = matrix < 0
-        matrix[negative] = 0
+        negative = mean < 0
+        mean[negative] = 0
         notes.append(f"{name}: {_pairs(int(negative.sum()), directed)} of negative connectivity are set to 0")
-    check_target(matrix, name)
-    unknown = unknown_regions(matrix)
+    check_target(mean, name)
+    if not zero_negative:
+        notes += _doubts(mean[np.isfinite(mean)], name)
+    unknown = unknown_regions(mean)
     if unknown.any():
-        notes.append(f"{name}: {int(unknown.sum())} of {len(matrix)} regions have no known pair")
-    rest = np.isnan(matrix[np.ix_(~unknown, ~unknown)]).sum() - (~unknown).sum()
+        notes.append(f"{name}: {int(unknown.sum())} of {len(mean)} regions have no known pair")
+    rest = np.isnan(mean[np.ix_(~unknown, ~unknown)]).sum() - (~unknown).sum()
     if rest:
         notes.append(f"{name}: {_pairs(int(rest), directed)} among the other regions are not known")
-    return Connectivity(names, matrix, notes)
+    return Connectivity(names, mean, notes)
 
 
 def unknown_regions(matrix: Float[np.ndarray, "regions regions"]) -> Bool[np.ndarray, " regions"]:
@@ -228,8 +255,30 @@ def check_target(matrix: Float[np.ndarray, "regions regions"], name: str) -> Non
         raise ValueError(f"{name} is {values[0]:g} for every pair of regions: there is nothing to predict")
 
 
+def _doubts(values: Float[np.ndarray, " pairs"], name: str) -> Iterator[str]:
+    """What makes one doubt that these are what was meant to be learned."""
+    zeros, above = (values == 0).mean(), values[values > 0]
+    if zeros >= SPARSE:
+        yield f"{name}: {zeros:.0%} of the pairs are exactly 0 and learned so (no edge): NaN is what is not known"
+    if (values >= 0).all() and (values % 1 == 0).all() and above.max() > (usual := SKEWED * np.median(above)):
+        yield (
+            f"{name}: values are counts, the largest ({above.max():,.0f}) more than {SKEWED} times the usual one "
+            f"({usual / SKEWED:,.0f}), so that few pairs decide: give log(1 + count)"
+        )
+
+
+def clearest(found: Sequence[float], regions: int) -> int | None:
+    """Which reading of a file is the right one, by r of its connectivity with nearness; None: that is not clear.
+
+    r of a wrong one is 0 but for chance, which is the larger the fewer regions there are.
+    """
+    second, best = np.sort(found)[-2:]  # NaN last
+    apart = best >= NEAR and best - second >= max(NEAR, CHANCE / regions)
+    return int(np.argmax(found)) if apart else None
+
+
 def _squares(
-    grid: Grid, name: str, known: set[str], notes: list[str]
+    grid: Grid, name: str, known: list[str], notes: list[str], triangle: Triangle | None, fits: Fits | None
 ) -> tuple[list[str] | None, Float[np.ndarray, "subjects regions regions"]]:
     """Names, and a matrix of each subject."""
     values = np.asarray(grid.values)
@@ -241,8 +290,15 @@ def _squares(
     if values.ndim == 3:
         stack = _subjects(values, name)
     elif values.ndim == 1 or (values.ndim == 2 and values.shape[0] != values.shape[1]):
-        stack = _of_triangles(values.reshape(1, -1) if 1 in values.shape else np.atleast_2d(values), name, notes)
+        vectors = values.reshape(1, -1) if 1 in values.shape else np.atleast_2d(values)
         grid.rows = grid.columns = None  # of subjects and of pairs
+        size, ways = _triangles(vectors, name, known)
+        names = _names_of(grid, name, size, known, notes)
+        mean = np.nan_to_num(vectors).mean(0, keepdims=True)
+        found = [fits(_filled(mean, size, way)[0], names) if fits else np.nan for way in ways]
+        way, why = _told(dict(zip(ways, found, strict=True)), size, triangle, f"{name}: {vectors.shape[1]:,} values")
+        notes.append(f"{name}: {vectors.shape[1]:,} values are the {way} triangle of {size} regions, row by row{why}")
+        return names, _filled(vectors, size, way)
     else:
         stack = values[None]
     if stack.ndim != 3 or stack.shape[1] != stack.shape[2]:
@@ -289,28 +345,61 @@ def _subjects(values: np.ndarray, name: str) -> np.ndarray:
     raise ValueError(f"{name}: a stack must be subjects x regions x regions, it is {first} x {second} x {third}")
 
 
-def _of_triangles(vectors: np.ndarray, name: str, notes: list[str]) -> np.ndarray:
-    """Each row is the upper triangle of a matrix, without its diagonal, row by row."""
+def _triangles(vectors: np.ndarray, name: str, known: list[str]) -> tuple[int, list[Triangle]]:
+    """Regions of a matrix whose triangle each row is, and which triangle it may be, row by row.
+
+    With the diagonal where values are the same in all places of a diagonal, which then also tell the triangle.
+    """
     edges = vectors.shape[1]
     size = round((1 + np.sqrt(1 + 8 * edges)) / 2)
     if size * (size - 1) // 2 != edges or not edges:
         raise ValueError(
-            f"{name}: must be a square, or have the N(N-1)/2 values of an upper triangle; it is "
+            f"{name}: must be a square, or have the N(N-1)/2 values of a triangle, N(N+1)/2 with the diagonal; it is "
             f"{' x '.join(map(str, vectors.shape))}"
         )
+    ways = [*TRIANGLES]
+    if len(known) == size or size < 4:
+        return size, ways
+    ends = {way: vectors[:, np.equal(*TRIANGLES[way](size - 1))] for way in ways}
+    even = [way for way in ways if np.isnan(ends[way]).all() or np.allclose(ends[way], ends[way][0, 0], SYMMETRIC, 0)]
+    if not even and len(known) == size - 1:
+        raise ValueError(
+            f"{name}: {edges:,} values are the triangle of {size} regions, or of the {size - 1} of other files with "
+            "a diagonal of several values: leave the diagonal out, or what is no region"
+        )
+    return (size - 1, even) if even else (size, ways)
+
+
+def _filled(vectors: np.ndarray, size: int, triangle: Triangle) -> np.ndarray:
+    """Matrices of these triangles, row by row."""
+    beside = 0 if 2 * vectors.shape[1] == size * (size + 1) else 1 if triangle == "upper" else -1
+    i, j = TRIANGLES[triangle](size, beside)
     stack = np.full((len(vectors), size, size), np.nan)
-    i, j = np.triu_indices(size, 1)
     stack[:, i, j] = stack[:, j, i] = vectors
-    notes.append(f"{name}: {edges:,} values are taken as the upper triangle of {size} regions, row by row")
     return stack
 
 
-def _names_of(grid: Grid, name: str, size: int, known: set[str], notes: list[str]) -> list[str] | None:
+def _told(ways: dict[Triangle, float], size: int, given: Triangle | None, what: str) -> tuple[Triangle, str]:
+    """Which of these triangles it is: the only one, what is given, or by r of each with nearness; and why."""
+    if len(ways) == 1 or given is not None:
+        return (given, "") if given in ways else (next(iter(ways)), ", which its diagonal tells")
+    said = ", ".join(f"{way} {r:.2f}" for way, r in ways.items())
+    if (at := clearest([*ways.values()], size)) is None:
+        why = f"r with nearness ({said}) does not tell" if np.isfinite([*ways.values()]).all() else "nothing tells"
+        raise ValueError(
+            f"{what} are a triangle of {size} regions, and {why} which: give --triangle lower if row by row of the "
+            "lower one (nilearn, numpy.tril_indices, MATLAB's A(triu(...)), R's upper.tri), upper if of the upper one "
+            "(numpy.triu_indices, squareform, MATLAB's A(tril(...)), R's lower.tri), or give coordinates"
+        )
+    return [*ways][at], f", which r with nearness tells ({said})"
+
+
+def _names_of(grid: Grid, name: str, size: int, known: Collection[str], notes: list[str]) -> list[str] | None:
     given = []
     for names in (grid.rows, grid.columns):
         if names is not None:
             ids = ids_of(names)
-            if ids == [str(i) for i in range(size)] and not known.issuperset(ids):
+            if ids == [str(i) for i in range(size)] and not set(known).issuperset(ids):
                 counted = f"{name}: 0, 1, ... beside the matrix are taken for a count, not for names"
                 notes += [counted] if counted not in notes else []
                 continue
@@ -318,6 +407,9 @@ def _names_of(grid: Grid, name: str, size: int, known: set[str], notes: list[str
                 raise ValueError(f"{name} has {len(ids)} names for {size} regions")
             check_names(ids, name)
             given.append(ids)
+    if len(given) == 2 and set(given[0]) != set(given[1]):
+        written = {spelling(one): one for one in given[0]}
+        grid.columns = given[1] = [written.get(spelling(one), one) for one in given[1]]
     if len(given) == 2 and set(given[0]) != set(given[1]):
         one = sorted(set(given[0]) - set(given[1]))
         other = sorted(set(given[1]) - set(given[0]))
@@ -332,7 +424,7 @@ def _names_of(grid: Grid, name: str, size: int, known: set[str], notes: list[str
     return given[0] if given else None
 
 
-def _names_beside(grid: Grid, name: str, size: int, known: set[str], notes: list[str]) -> list[str] | None:
+def _names_beside(grid: Grid, name: str, size: int, known: Collection[str], notes: list[str]) -> list[str] | None:
     """The names in another array of the file: distinct texts, as many as there are regions.
 
     Of several such arrays that with most of the known names is taken, else the first. Numbers have to be called names.
@@ -340,14 +432,17 @@ def _names_beside(grid: Grid, name: str, size: int, known: set[str], notes: list
     names_of: dict[str, list[str]] = {}
     for one in grid.beside:
         names = ids_of(one.texts or [])
+        if len(names) > size and len(regions := [text for text in names if not no_region(text)]) == size:
+            notes.append(f"{name}: {listed([*filter(no_region, names)], 3)} in {one.key!r} is no region")
+            names = regions
         if not len(names) == size == len(set(names)) or "" in names:
             continue
-        if one.numbers and known and known.isdisjoint(names):
+        if one.numbers and known and set(known).isdisjoint(names):
             notes.append(f"{name}: numbers in {one.key!r} are no names of other files and are passed over")
         else:
             names_of[one.key] = names
     if names_of:
-        key = max(names_of, key=lambda key: len(known.intersection(names_of[key])))
+        key = max(names_of, key=lambda key: len(set(known).intersection(names_of[key])))
         if len(names_of) > 1 or not any(one.called for one in grid.beside if one.key == key):
             others = [other for other in names_of if other != key]
             rest = f", not those in {listed(others, 3)}" if others else ""
@@ -374,6 +469,10 @@ def _doubt(one: Beside, name: str, size: int) -> str | None:
         return None if one.shape else f"{one.key!r} cannot be read"
     if one.numbers or not one.called or len(one.texts) < 2:
         return None
+    if one.called and 0 < abs(len(one.texts) - size) <= max(2, size / 20):
+        raise ValueError(
+            f"{name}: the array {one.key!r} has {len(one.texts)} names for {size} regions: leave out what is no region"
+        )
     if len(one.texts) != size:
         return f"{one.key!r} has {len(one.texts)} texts for {size} regions, they are taken for no names"
     different = len(set(one.texts))
@@ -432,8 +531,12 @@ def _begin(numbers: list[str], known: list[str]) -> int | None:
 def _check_matrix(
     matrix: Float[np.ndarray, "regions regions"], name: str, names: list[str] | None, directed: bool
 ) -> None:
-    """Empty the diagonal; raise ValueError where the rest is infinite, or not symmetric unless directed."""
+    """Empty the diagonal, and a triangle of zeros alone unless directed; raise ValueError where the rest is bad."""
     np.fill_diagonal(matrix, np.nan)
+    halves = [indices(len(matrix), beside) for indices, beside in ((np.triu_indices, 1), (np.tril_indices, -1))]
+    filled = [bool(np.nan_to_num(matrix[half]).any()) for half in halves]
+    if not directed and sum(filled) == 1:
+        matrix[halves[filled.index(False)]] = np.nan
     infinite = np.argwhere(np.abs(matrix) > LARGEST)
     if len(infinite):
         value = matrix[tuple(infinite[0])]
@@ -445,11 +548,9 @@ def _check_matrix(
     bad = np.argwhere(np.triu(apart > _allowed(matrix, matrix.T), 1))
     if len(bad) and not directed:
         i, j = bad[0]
-        halves = [matrix[triangle(len(matrix), k)] for triangle, k in ((np.tril_indices, -1), (np.triu_indices, 1))]
-        half = "" if all(half.any() for half in halves) else "; one triangle is all 0: fill it"
         raise ValueError(
             f"{name} is not symmetric at {len(bad):,} pair(s): {_pair(bad[0], names)} is {matrix[i, j]:g}, the "
-            f"other way {matrix[j, i]:g}{half}; give directed=True if connectivity has a direction"
+            f"other way {matrix[j, i]:g}; give directed=True if connectivity has a direction"
         )
 
 
@@ -470,8 +571,10 @@ def _pairs(entries: int, directed: bool) -> str:
 # ---------------------------------------------------------------------- files as they are
 
 
-def read_matrix(source: Any, name: str) -> Grid | Edges:
-    """What a file, a DataFrame or an array holds; the errors are those of `read_connectivity`."""
+def read_matrix(source: Any, name: str, array: str | None = None) -> Grid | Edges:
+    """What a file, a DataFrame or an array holds; of several arrays the one that is asked for."""
+    if array is not None and not str(source).lower().endswith((".npz", ".mat")):
+        raise ValueError(f"{name}: matrix={array!r} is the name of an array in an .npz or .mat file")
     if isinstance(source, pd.DataFrame):
         return _frame_grid(source, name)
     if sp.issparse(source):
@@ -489,9 +592,9 @@ def read_matrix(source: Any, name: str) -> Grid | Edges:
         with clear_errors(name, "is no array of NumPy, or damaged"):
             return Grid(np.load(path, allow_pickle=False))
     if ending == ".npz":
-        return _npz(path)
+        return _npz(path, array)
     if ending == ".mat":
-        return _mat(path)
+        return _mat(path, array)
     if path.name.lower().endswith(".pconn.nii"):
         return _pconn(path)
     if is_text(path):
@@ -575,7 +678,7 @@ def _edge_columns(titles: list[str]) -> tuple[int, int, int] | None:
     return None
 
 
-def _npz(path: Path) -> Grid:
+def _npz(path: Path, array: str | None) -> Grid:
     arrays: dict[str, Any] = {}
     with open(path, "rb") as raw, clear_errors(str(path), "is no .npz file of NumPy, or damaged"):
         require_npz(path)
@@ -587,7 +690,7 @@ def _npz(path: Path) -> Grid:
                 if "allow_pickle" not in str(error):
                     raise
                 arrays[key] = Beside(key, _shape(file.zip, key), None)
-        return _chosen(arrays, str(path))
+        return _chosen(arrays, str(path), array)
 
 
 def _shape(archive: zipfile.ZipFile, key: str) -> tuple[int, ...] | None:
@@ -598,18 +701,20 @@ def _shape(archive: zipfile.ZipFile, key: str) -> tuple[int, ...] | None:
         return readers[version](file)[0] if version in readers else None
 
 
-def _mat(path: Path) -> Grid:
+def _mat(path: Path, array: str | None) -> Grid:
     name = str(path)
     with open(path, "rb") as file:
         head = file.read(520)
     with clear_errors(name, "is no .mat file of MATLAB, or damaged"):
         if HDF5 not in (head[:8], head[512:]):  # v7.3 has a header of its own before that of HDF5
             held = read_mat(path).items()  # what is no array is its shape and its texts
-            return _chosen({key: Beside(key, *one) if isinstance(one, tuple) else one for key, one in held}, name)
+            return _chosen(
+                {key: Beside(key, *one) if isinstance(one, tuple) else one for key, one in held}, name, array
+            )
         h5py = needed("h5py", name)
         check_hdf5(path, whole=True)
         with h5py.File(path, "r") as file:
-            return _chosen(dict(_variables_of_hdf5(file)), name)
+            return _chosen(dict(_variables_of_hdf5(file)), name, array)
 
 
 def _variables_of_hdf5(file: Any) -> Iterator[tuple[str, Any]]:
@@ -632,8 +737,8 @@ def _variables_of_hdf5(file: Any) -> Iterator[tuple[str, Any]]:
             yield key, held[()].T  # arrays are kept column by column, so that HDF5 has their axes in reverse
 
 
-def _chosen(arrays: dict[str, Any], name: str) -> Grid:
-    """The array of a file that is the connectivity, and what of the others may be names."""
+def _chosen(arrays: dict[str, Any], name: str, asked: str | None) -> Grid:
+    """The array of a file that is the connectivity, the one that is asked for, and what of the others may be names."""
     numbers = {}
     for key, value in arrays.items():
         if isinstance(value, Beside):
@@ -644,12 +749,12 @@ def _chosen(arrays: dict[str, Any], name: str) -> Grid:
     called = [key for key in numbers if key.lower() == "connectivity"]
     square = [key for key, array in numbers.items() if array.ndim == 2 and array.shape[0] == array.shape[1]]
     stacks = [key for key, array in numbers.items() if array.ndim == 3]
-    choice = called or square or stacks or list(numbers)
+    choice = called or square or stacks or list(numbers) if asked is None else [key for key in numbers if key == asked]
     if len(choice) != 1:
         held = [f"{key} ({' x '.join(map(str, value.shape or ()))})" for key, value in arrays.items()]
-        raise ValueError(
-            f"{name}: must have one square array, or one called 'connectivity'; it has {', '.join(held) or 'none'}"
-        )
+        which = "one square array, or one called 'connectivity'" if asked is None else f"an array of numbers {asked!r}"
+        remedy = f": give --matrix {choice[0]}, or another" if len(choice) > 1 else ""
+        raise ValueError(f"{name}: must have {which}; it has {', '.join(held) or 'none'}{remedy}")
     others = [_beside(key, value) for key, value in arrays.items() if key != choice[0]]
     beside = sorted((one for one in others if one is not None), key=lambda one: one.rank)
     return Grid(numbers[choice[0]], beside=beside)

@@ -38,6 +38,9 @@ from omniset.tables.sheets import Sheet, number_of, numbers_of
 GENE_TITLES = ("gene_symbol", "symbol", "gene_name", "gene", "gene_id", "entrez_id", "ensembl_id")
 SYMBOL = re.compile(r"(?!(?:LH|RH|L|R)[-.])(?=..)[A-Z][A-Z0-9]*([-.][A-Z0-9]+)*|C(\d+|X|Y)orf\d+[A-Z]?")
 ENSEMBL_GENE = re.compile(r"ENS[A-Z]*G\d{11}(_\w+)?")
+MONTHS = "(?:Jan|Feb|Mar|Mrz|Apr|May|Mai|Jun|Jul|Aug|Sep|Oct|Okt|Nov|Dec|Dez)"
+DATE = re.compile(rf"\d{{1,2}}-{MONTHS}|{MONTHS}-\d{{1,2}}|20\d\d-\d\d-\d\d( 00:00:00)?|\d{{1,2}}/\d{{1,2}}/\d+")
+NO_GENES = {"x", "y", "z", "mni_x", "mni_y", "mni_z", "hemisphere", "hemi", "structure", "network", "cortex"}
 SURE = 0.25  # difference in share from which on one side of a table is that of the genes
 
 
@@ -66,6 +69,8 @@ the first three; else the first column, or the index |
     | `.h5ad`, AnnData | `obs_names` (and the genes by `var_names`) |
     | DataFrame | its index; one that only counts is passed over for a column of names |
     | list or dict of these, one for each donor | as above |
+
+    Columns called as those of a table of places are none of genes.
 
     Of donors the mean is taken, by names of regions and genes, over those that measured a value.
 
@@ -157,7 +162,7 @@ def _anndata_table(adata: Any, name: str) -> pd.DataFrame:
 
 def _frame_table(frame: pd.DataFrame, name: str) -> pd.DataFrame:
     titles = [text_of(title) for title in frame.columns]
-    names, places = None, list(range(len(titles)))
+    names, places = None, [i for i, title in enumerate(titles) if title.lower() not in NO_GENES]
     if counts_only(frame.index):
         names, places = _divided(titles, bool(titles) and not pd.api.types.is_numeric_dtype(frame.dtypes.iloc[0]))
     rows = [text_of(value) for value in (frame.index if names is None else frame.iloc[:, names])]
@@ -192,7 +197,9 @@ def _divided(titles: list[str], named: bool) -> tuple[int | None, list[int]]:
     columns = [first[title] for title in (*TITLES, *GENE_TITLES) if title in first] or [0] * named
     # Columns before the names are counters and the like.
     left = {*columns, *range(columns[0])} if columns else ()
-    return columns[0] if columns else None, [i for i in range(len(titles)) if i not in left]
+    return columns[0] if columns else None, [
+        i for i in range(len(titles)) if i not in left and titles[i].lower() not in NO_GENES
+    ]
 
 
 def _fractions(texts: list[str]) -> bool:
@@ -227,6 +234,11 @@ def _one_column_a_gene(table: pd.DataFrame, name: str, aliases: Mapping[str, str
     spelled = [canonical(aliases.get(title, aliases.get(one, one))) for title, one in titles]
     if renamed := [title for title, new in zip(plain, spelled, strict=True) if title != new]:
         notes.append(f"{name}: {len(renamed):,} gene(s) are named by an alias, such as {renamed[0]!r}")
+    if dates := [*filter(DATE.fullmatch, spelled)]:
+        notes.append(
+            f"{name}: {len(dates)} gene(s) are dates such as {dates[0]!r}, which spreadsheets make of MARCH1 or SEPT2: "
+            "--aliases can name them"
+        )
     table = table.set_axis(spelled, axis=1)
     if table.columns.is_unique:
         return table

@@ -27,7 +27,9 @@ from omniset.tables.files import OPENERS, short, tidy
 from omniset.tables.sheets import Sheet, look, number_of, numbers_of
 
 TITLES = ("region", "label", "name", "roi", "id")  # of a column of names of regions, the best first
-WHOLE = re.compile(r"(\d+)(\.0+)?")  # a whole number, maybe read as a float
+WHOLE = re.compile(r"(\d+)(\.0*)?")  # a whole number, maybe read as a float
+SIDES = {"l": "L", "lh": "L", "left": "L", "r": "R", "rh": "R", "right": "R"}
+NO_REGION = re.compile(r"background\w*|unknown|undefined|\?+|\w*medialwall|corpuscallosum")  # labels of atlases
 LARGEST = float(np.finfo(np.float32).max)
 TABLES = ".csv, .tsv or .txt (also with .gz, .bz2, .xz) or .parquet"
 
@@ -100,6 +102,32 @@ def ids_of(names: Sequence[str]) -> list[str]:
     """Names as they are; whole numbers that were read as floats ("1.0") without their fraction."""
     matches = [WHOLE.fullmatch(name) for name in names]
     return [str(one[1]) for one in matches if one] if all(matches) else list(names)
+
+
+def spelling(name: str) -> str:
+    """What a name says, however atlases and tools write it: without case, punctuation, ctx and ROI, the side last.
+
+    Example:
+        >>> [spelling(n) for n in ("ctx-lh-bankssts", "L_bankssts", "L_9-46d_ROI", "Left-Thalamus-Proper", "007")]
+        ['bankssts_L', 'bankssts_L', '9_46_d_L', 'thalamusproper_L', '7']
+    """
+    if number := WHOLE.fullmatch(re.sub("^X", "", name)):
+        return str(int(number[1]))
+    plain = re.sub(r"^x(?=\d)", "", name.lower())  # R puts an X before digits
+    words = [word for word in re.findall(r"[a-z]+|\d+|\?+", plain) if word not in ("ctx", "roi")]
+    at = [i for i, word in enumerate(words) if word in SIDES and (len(word) > 1 or i in (0, len(words) - 1))]
+    side = f"_{SIDES[words.pop(at[0])]}" if len(at) == 1 and len(words) > 1 else ""
+    return re.sub("(?<=[a-z])_(?=[a-z])", "", "_".join(words)) + side
+
+
+def no_region(name: str) -> bool:
+    """A label of what is no region, as atlases have them beside their regions.
+
+    Example:
+        >>> [no_region(n) for n in ("Background", "ctx-rh-unknown", "L_Medial_wall", "???", "7Networks_LH_Vis_1")]
+        [True, True, True, True, False]
+    """
+    return NO_REGION.fullmatch(re.sub("_[LR]$", "", spelling(name))) is not None
 
 
 def check_names(names: list[str], name: str) -> None:

@@ -52,6 +52,13 @@ class Reading:
     )
     zero_negative: bool = option(False, "Negative connectivity counts as 0.", group="data")
     directed: bool = option(False, "Connectivity from i to j may differ from that of j to i.", group="data")
+    matrix: str | None = option(None, "Array of an .npz or .mat file that is the connectivity.", group="data")
+    triangle: Literal["upper", "lower"] | None = option(
+        None,
+        "Triangle that a vector of connectivity holds row by row: lower by nilearn and MATLAB's A(triu(...)), upper by "
+        "squareform. None: its diagonal or coordinates tell.",
+        group="data",
+    )
     only: Sequence[str] | None = option(
         None,
         "Regions of one part of the brain: left or right, cortex or subcortex, or one of either. None: all regions.",

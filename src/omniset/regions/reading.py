@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -11,7 +12,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
+from scipy.spatial.distance import cdist
 
 from omniset.regions.atlas_coordinates import (
     check_parts,
@@ -20,14 +22,28 @@ from omniset.regions.atlas_coordinates import (
     read_coordinates,
     within,
 )
-from omniset.regions.connectivity import Connectivity, check_target, read_connectivity, unknown_regions
+from omniset.regions.connectivity import (
+    NEAR,
+    Connectivity,
+    Triangle,
+    check_target,
+    clearest,
+    read_connectivity,
+    unknown_regions,
+)
 from omniset.regions.data import LABELS, Regions
 from omniset.regions.expression import read_expression
-from omniset.regions.files import WHOLE, name_of
+from omniset.regions.files import name_of, no_region, spelling
+from omniset.regions.scores import pearson
+from omniset.tables.doubts import judge_join, refuse_equal_rows
 from omniset.tables.files import TableFile, listed
 
 LEAST = 10  # regions, and genes, that anything can be learned from
 PAIR = 2  # regions that anything can be predicted of
+DECAY = 20.0  # mm: nearness is exp(-distance / DECAY)
+MANY = 30  # regions, from which on connectivity that does not go with nearness is said
+MIRRORED = 1 / 3  # of the regions have the values of another one, from which on it is said
+NETWORKS = re.compile(r"X?\d+networks[^a-z]", re.I)  # Schaefer's names, which some files have without
 
 
 @dataclass
@@ -46,22 +62,25 @@ def read_regions(
     fisher_z: bool = False,
     zero_negative: bool = False,
     directed: bool = False,
+    matrix: str | None = None,
+    triangle: Triangle | None = None,
     aliases: Mapping[str, str] | None = None,
     only: Sequence[str] | None = None,
 ) -> Regions:
     """Read what is known of brain regions and join it by the regions' names, in the order of the expression.
 
-    A region that is not in all of the files is left out. A matrix without names must have as many regions as the
-    expression, or else as the coordinates, and is taken in that order. Only if no name is the same in all files, whole
-    numbers that are written differently ("1.0", "01") are taken for the same. Then regions without any expression,
-    regions without any known pair and genes that no region has are left out. `Regions.notes` says all of that.
+    A region that is not in all of the files is left out. Names that are written differently (in case, punctuation, the
+    side, a prefix) are the same where only one can be meant. A matrix without names must have as many regions as the
+    expression, or else as the coordinates, and is taken in that order; in the other one where both may be and r with
+    nearness, exp(-distance / 20 mm), clearly says so. Then regions without any expression, regions without any known
+    pair and genes that no region has are left out. `Regions.notes` says all of that.
 
     Without coordinates, hemisphere and network are those that names tell, as in "7Networks_LH_Vis_1".
 
     Args:
         expression: See `omniset.regions.expression.read_expression`.
-        connectivity: See `omniset.regions.connectivity.read_connectivity`, also for `fisher_z`, `zero_negative` and
-            `directed`. None: to be predicted.
+        connectivity: See `omniset.regions.connectivity.read_connectivity`, also for `fisher_z`, `zero_negative`,
+            `directed`, `matrix` and `triangle`. None: to be predicted.
         coordinates: See `omniset.regions.atlas_coordinates.read_coordinates`.
         aliases: Other names of genes, alias to name.
         only: Take the regions of one part of the brain, as `omniset.regions.atlas_coordinates.within` says. None: all.
@@ -69,18 +88,21 @@ def read_regions(
     Raises:
         OSError: A file is not there or may not be read.
         ImportError: A package that reads a format is not installed.
-        ValueError: As the readers of the files raise it; fewer than 10 regions that join (2 without connectivity), also
-            of the part that is asked for, a hemisphere that is not known, or fewer than 10 genes.
+        ValueError: As the readers of the files raise it; a join that loses two thirds of the regions of the smaller
+            file; most regions with one expression; fewer than 10 regions that join (2 without connectivity), also of
+            the part that is asked for, a hemisphere that is not known, or fewer than 10 genes.
     """
     check_parts(only or ())
     options: dict[str, Any] = {"fisher_z": fisher_z, "zero_negative": zero_negative, "directed": directed}
+    options |= {"matrix": matrix, "triangle": triangle}
     least = PAIR if connectivity is None else LEAST
     regions = _joined(expression, connectivity, coordinates, aliases, options, least)
     if only:
         regions = _part(regions, only, least)
     source, target = name_of(expression, "expression"), name_of(connectivity, "connectivity")
-    empty = np.isnan(regions.expression).all(1)
-    regions = _without(regions, empty, source, "region(s) have no expression (no tissue sample)")
+    flat = (regions.expression == regions.expression[:, :1]).all(1)
+    empty = np.isnan(regions.expression).all(1) | flat
+    regions = _without(regions, empty, source, "region(s) have no expression (no tissue sample, or one value only)")
     if regions.connectivity is not None:
         unknown = unknown_regions(regions.connectivity)
         regions = _without(regions, unknown, target, "region(s) have no known pair")
@@ -91,6 +113,16 @@ def read_regions(
         )
     if regions.connectivity is not None:
         check_target(regions.connectivity, target)
+    refuse_equal_rows(regions.expression, regions.names, file=source, what="regions")
+    rows = [row.tobytes() for row in regions.expression.round(6)]
+    times = Counter(rows)
+    twins = [name for name, row in zip(regions.names, rows, strict=True) if times[row] > 1]
+    if len(twins) >= MIRRORED * len(regions):
+        regions.notes.append(
+            f"{source}: {len(twins)} of {len(regions)} regions have the values of another one, such as "
+            f"{listed(twins, 2)}, as where samples were mirrored (abagen's lr_mirror): genes do not tell their sides, "
+            "and only bilateral folds keep one of two from being learned from where the other is tested"
+        )
     return _with_values(regions, source)
 
 
@@ -111,8 +143,9 @@ def _joined(
     others: list[str] = []
     if coordinates is not None:
         others.extend(read_coordinates(coordinates).index)
-    if connectivity is not None:
-        others.extend(read_connectivity(connectivity, **options).names or [])
+    if connectivity is not None:  # whichever triangle it is, it has these names
+        others.extend(read_connectivity(connectivity, **{**options, "triangle": "upper"}).names or [])
+    target = name_of(connectivity, "connectivity")
     expressed = read_expression(expression, aliases, regions=others)
     table, notes = expressed.frame, list(expressed.notes)
     named = [_Named(name_of(expression, "expression"), table.index.tolist())]
@@ -120,13 +153,24 @@ def _joined(
     matrix: Connectivity | None = None
     if coordinates is not None:
         places = read_coordinates(coordinates, regions=named[0].names)
-        named.append(_Named(name_of(coordinates, "coordinates"), places.index.tolist()))
         notes += places.attrs["notes"]
+        named.append(_Named(name_of(coordinates, "coordinates"), places.index.tolist()))
+        _respell(named[1], named[0], notes)
+        places.index = pd.Index(named[1].names)
     if connectivity is not None:
-        matrix = read_connectivity(connectivity, regions=named[0].names, **options)
+
+        def fits(matrix: np.ndarray, names: list[str] | None) -> float:
+            """Nearness of the regions in the order that goes best with it."""
+            file = _Named(target, names or [])
+            _respell(file, _Named("", list(named[0].names)), [])
+            orders = [file.names] if names else [order for _, order in _orders(len(matrix), named)]
+            return max((nearness(matrix, places, order) for order in orders), default=np.nan)
+
+        matrix = read_connectivity(connectivity, regions=named[0].names, fits=fits, **options)
         notes += matrix.notes
-        target = name_of(connectivity, "connectivity")
-        named.append(_Named(target, matrix.names or _ordered(matrix, target, named, notes)))
+        named.append(_Named(target, matrix.names or _ordered(matrix, target, named, notes, places)))
+        _respell(named[-1], named[0], notes)
+    table.index = pd.Index(named[0].names)
     rows = _join(named, least, notes)
     table = table.iloc[rows[0]]
     names = table.index.tolist()
@@ -135,13 +179,19 @@ def _joined(
         told = pd.DataFrame({label: [of(name) for name in names] for label, of in of_names.items()})
     else:
         told = places = places.iloc[rows[1]]
+    joined = None if matrix is None else matrix.matrix[np.ix_(rows[-1], rows[-1])]
+    if joined is not None and len(names) >= MANY and (r := nearness(joined, places, names)) < NEAR:
+        what = "distances, lengths or 1 - r" if r < -NEAR else "regions in another order, or of other coordinates"
+        notes.append(
+            f"{target}: r with nearness, exp(-distance / 20 mm), is {r:.2f}, usually 0.1 to 0.6: are these {what}?"
+        )
     labels: dict[str, Any] = {name: told[name].tolist() for name in LABELS if name in told and any(told[name])}
     return Regions(
         names=names,
         genes=table.columns.tolist(),
         expression=table.to_numpy(np.float32),
         coordinates=None if places is None else places[["x", "y", "z"]].to_numpy(np.float64),
-        connectivity=None if matrix is None else matrix.matrix[np.ix_(rows[-1], rows[-1])],
+        connectivity=joined,
         directed=options["directed"],
         notes=notes,
         **labels,
@@ -157,15 +207,68 @@ def _without(regions: Regions, out: Bool[np.ndarray, " regions"], source: str, w
     return regions.take(np.flatnonzero(~out))
 
 
-def _ordered(matrix: Connectivity, file: str, files: list[_Named], notes: list[str]) -> list[str]:
-    """Names of a matrix that has none, from the file that has as many regions."""
+def nearness(matrix: Float[np.ndarray, "regions regions"], places: pd.DataFrame | None, names: list[str]) -> float:
+    """Pearson's r of connectivity with exp(-distance / 20 mm), where both are known; NaN without places."""
+    if places is None:
+        return np.nan
+    at = places.reindex(names)[["x", "y", "z"]].to_numpy(np.float64)
+    near = np.exp(-cdist(at, at) / DECAY) + matrix * 0
+    np.fill_diagonal(near, np.nan)
+    known = np.isfinite(near)
+    return pearson(matrix[known], near[known])
+
+
+def _orders(size: int, files: list[_Named]) -> list[tuple[_Named, list[str]]]:
+    """Files with as many regions, and these, each order once; labels of no region are left out if they must."""
+    orders: list[tuple[_Named, list[str]]] = []
+    for file in files:
+        kept = [name for name in file.names if len(file.names) == size or not no_region(name)]
+        if len(kept) == size and all(kept != names for _, names in orders):
+            orders.append((file, kept))
+    return orders
+
+
+def _ordered(
+    matrix: Connectivity, file: str, files: list[_Named], notes: list[str], places: pd.DataFrame | None
+) -> list[str]:
+    """Names of a matrix that has none, from the file that has as many regions; of two the one that goes with places."""
     size = len(matrix.matrix)
-    for other in files:
-        if len(other.names) == size:
-            notes.append(f"{file} has no names: its {size} regions are taken in the order of {other.file}")
-            return other.names
-    have = " and ".join(f"{other.file} has {len(other.names)}" for other in files)
-    raise ValueError(f"{file} has {size} regions without names, it must have as many as another file; {have}")
+    orders = _orders(size, files)
+    if not orders:
+        have = " and ".join(f"{other.file} has {len(other.names)}" for other in files)
+        raise ValueError(f"{file} has {size} regions without names, it must have as many as another file; {have}")
+    found = [nearness(matrix.matrix, places, names) for _, names in orders]
+    several = len(orders) > 1
+    other, names = orders[(clearest(found, size) or 0) if several else 0]
+    why = f" (r with nearness {found[0]:.2f}, in that of {orders[1][0].file} {found[1]:.2f})" if several else ""
+    notes.append(f"{file} has no names: its {size} regions are taken in the order of {other.file}{why}")
+    return names
+
+
+def _respell(file: _Named, other: _Named, notes: list[str]) -> None:
+    """Let a file's names be written as the other's, where only one of these can be meant.
+
+    Where one has, behind a label of no region, all of the other's but the last, in its order, its names are one off.
+    """
+    for one, right in ((file, other), (other, file)):
+        regions = [spelling(name) for name in right.names]
+        if one.names and no_region(one.names[0]) and [*map(spelling, one.names[1:])] == regions[:-1]:
+            notes.append(f"{one.file}: {one.names[0]!r} is no region, names are one off and taken from {right.file}")
+            one.names = list(right.names)
+    ours, theirs = set(file.names), set(other.names)
+    lost, free = [name for name in file.names if name not in theirs], [name for name in other.names if name not in ours]
+    both = all(any(map(NETWORKS.match, names)) for names in (lost, free))  # of 7 and of 17 networks: other regions
+    keys = {name: spelling(name if both else NETWORKS.sub("", name, count=1)) for name in (*lost, *free)}
+    here, there = Counter(keys[name] for name in lost), Counter(keys[name] for name in free)
+    written = {keys[name]: name for name in free if there[keys[name]] == 1}
+    new = {name: written[keys[name]] for name in lost if here[keys[name]] == 1 and keys[name] in written}
+    if new:
+        first = next(iter(new))
+        notes.append(
+            f"{file.file}: {len(new)} of {len(file.names)} regions are written otherwise in {other.file}, such as "
+            f"{first!r} for {new[first]!r}, and are joined"
+        )
+        file.names = [new.get(name, name) for name in file.names]
 
 
 def _join(files: list[_Named], least: int, notes: list[str]) -> list[np.ndarray]:
@@ -178,30 +281,22 @@ def _join(files: list[_Named], least: int, notes: list[str]) -> list[np.ndarray]
                     f"{counted.file} and {named.file}: names of regions count from {begin} in the first and from "
                     f"{1 - begin} in the second: give both files the same names"
                 )
-    spelled = [file.names for file in files]
-    common = set(spelled[0]).intersection(*spelled[1:])
-    if not common:
-        plain = [[_plain(name) for name in names] for names in spelled]
-        if all(len(set(names)) == len(names) for names in plain):
-            common = set(plain[0]).intersection(*plain[1:])
-            if common:
-                spelled = plain
-                notes.append(
-                    f"no region has the same name in all files; {len(common)} have as whole numbers, such as "
-                    f"{files[0].names[plain[0].index(min(common, key=plain[0].index))]!r}, and are joined so"
-                )
+    for pair in ((files[0], file) for file in files[1:]):
+        one, other = sorted(pair, key=lambda file: len(file.names))  # the larger one may be of a whole atlas
+        lost, free = (sorted(set(a.names) - set(b.names)) for a, b in ((one, other), (other, one)))
+        notes += filter(None, [judge_join(lost, len(one.names), free, file=one.file, other=other.file, what="regions")])
+    common = set(files[0].names).intersection(*(file.names for file in files[1:]))
     if len(common) < least:
         have = "; ".join(f"{file.file} has {len(file.names)} such as {listed(file.names[:3], 3)}" for file in files)
         raise ValueError(f"{len(common)} regions have the same name in all files, at least {least} are needed: {have}")
-    order = [name for name in spelled[0] if name in common]
-    for file, names in zip(files, spelled, strict=True):
-        apart = [name_there for name_there, name in zip(file.names, names, strict=True) if name not in common]
-        if apart:
+    order = [name for name in files[0].names if name in common]
+    for file in files:
+        if apart := [name for name in file.names if name not in common]:
             notes.append(
-                f"{file.file}: {len(apart)} of {len(names)} region(s) are not in every file and left out: "
+                f"{file.file}: {len(apart)} of {len(file.names)} region(s) are not in every file and left out: "
                 f"{listed(apart, 5)}"
             )
-    places = [{name: i for i, name in enumerate(names)} for names in spelled]
+    places = [{name: i for i, name in enumerate(file.names)} for file in files]
     return [np.array([at[name] for name in order], dtype=np.int64) for at in places]
 
 
@@ -224,12 +319,6 @@ def _shifted(counted: list[str], names: list[str], by: int) -> bool:
     if not all(map(str.isdigit, names)) or set(names) <= set(counted):
         return False
     return set(names) <= {str(int(number) + by) for number in counted}
-
-
-def _plain(name: str) -> str:
-    """A whole number without the fraction of a float and zeros before it; other names as they are."""
-    number = WHOLE.fullmatch(re.sub(r"\.$", "", name))
-    return str(int(number[1])) if number else name
 
 
 def _with_values(regions: Regions, file: str) -> Regions:

@@ -165,8 +165,10 @@ def _target(run: SetRun, outcome: Outcome) -> tuple[Section, dict[str, Any]]:
     if outcome.classes is not None:
         counts, classes, bins = confusion(outcome), by_class(outcome), calibration(outcome)
         blocks += _classes(counts, classes, bins)
-        numbers |= {"classes": outcome.classes, "confusion": counts}
-        numbers |= {"by_class": classes.to_dict("records"), "calibration": bins.to_dict("records")}
+        labels = outcome.classes
+        pairs = [[labels[i], labels[j], counts[i, j]] for i, j in np.argwhere(counts)]  # a matrix has classes squared
+        numbers |= {"confusion": counts} if len(labels) <= SHOWN["classes"] else {"confusions": pairs}
+        numbers |= {"classes": labels, "by_class": classes.to_dict("records"), "calibration": bins.to_dict("records")}
     elif outcome.events is not None:
         blocks += _survival(outcome)
     else:
@@ -191,9 +193,9 @@ def _classes(counts: Int[np.ndarray, "classes classes"], classes: pd.DataFrame, 
         caption = "Confusion matrix: true classes down, predicted ones across. Colour: fraction of the true class."
         yield Plot(figures.confusion_matrix(counts, labels), alt, caption, half=few)
     else:
-        wrong = np.where(np.eye(len(labels), dtype=bool), 0, counts)
-        most = sorted(np.ndenumerate(wrong), key=lambda one: -one[1])[: SHOWN["confusions"]]
-        rows = [[labels[i], labels[j], n, n / counts[i].sum()] for (i, j), n in most if n]
+        wrong = [(i, j, counts[i, j]) for i, j in np.argwhere(counts) if i != j]
+        most = sorted(wrong, key=lambda one: -one[2])[: SHOWN["confusions"]]
+        rows = [[labels[i], labels[j], n, n / counts[i].sum()] for i, j, n in most]
         columns = ["true class", "predicted as", "predictions", "fraction of the true class"]
         yield Table("The most frequent confusions.", columns, rows)
     columns = ["class", "true", "predicted", "recall", "precision", "F1"]

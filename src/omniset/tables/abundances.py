@@ -17,9 +17,10 @@ from omniset.core.features import doubt
 from omniset.core.forms import MatrixRows
 from omniset.core.stored import StoredSet
 from omniset.tables.counts import FEATURE, read_samples
-from omniset.tables.dna import all_kmers, is_fasta, kmer_shares, read_fasta
+from omniset.tables.dna import all_kmers, is_fasta, kmer_shares, known_as, read_fasta
 from omniset.tables.files import Origin, TableFile, listed
 from omniset.tables.folders import require_elements
+from omniset.tables.sheets import key as spelled
 from omniset.tables.stored import StoredSets
 
 K = 3  # length of k-mers
@@ -45,8 +46,10 @@ def open_abundances(
     """
     read = _read_sequences if is_fasta(vectors) else _read_vectors
     names, columns, matrix, unused = read(vectors, features, ignore)
-    place = {name: number for number, name in enumerate(names)}
     table = read_samples(path)
+    at = {name: number for number, name in enumerate(names)}
+    called = known_as(table.features, names)[0]
+    place = {name: at[there] for name, there in called.items()}
     seen = np.unique(table.counts.indices)
     lacking = [table.features[number] for number in seen.tolist() if table.features[number] not in place]
     if lacking:
@@ -86,7 +89,7 @@ def _read_sequences(path: Path, features: Sequence[str] | None, ignore: Sequence
 
 def _read_vectors(path: Path, features: Sequence[str] | None, ignore: Sequence[str]) -> Vectors:
     file = TableFile(path)
-    named = [c for c in file.columns if c.lower() in ("feature", *FEATURE)]
+    named = [c for c in file.columns if spelled(c) in FEATURE]
     key = "feature" if "feature" in named else named[0] if named else ""
     if not key:
         raise file.error(None, f"has no column 'feature' with the names of features, it has {listed(file.columns)}")

@@ -22,6 +22,7 @@ from torch import Tensor
 from omniset.core.disk import MEMORY, Scratch
 from omniset.core.stored import StoredSet, once
 from omniset.tables.files import Chunk, Origin, listed
+from omniset.tables.genes import canonical, gene_names
 from omniset.tables.labels import as_labels
 from omniset.tables.matrices import Source, open_source, spelled
 from omniset.tables.stored import FileRows, StoredSets
@@ -155,6 +156,9 @@ def open_cells(
             of one name; when read, a number that is not finite, or, of counts, no count.
     """
     source, counts, chosen = _opened(path, use_rep)
+    genes = (source.of_genes() if counts else source).genes
+    if counts:  # else they may be no genes, and need no names
+        genes = gene_names(str(path), source.var, {canonical(name) for name in features or []})
     for name in (set_column, *keep):
         if name not in source.obs.columns:
             there = listed([str(column) for column in source.obs.columns]) or "nothing"
@@ -169,8 +173,8 @@ def open_cells(
     codes, names = pd.factorize(labels)
     order = np.argsort(codes, kind="stable")
     bounds = np.concatenate([[0], np.cumsum(np.bincount(codes))]).tolist()
-    taken = _features(path, source.genes, features, ignore)
-    place = {name: number for number, name in enumerate(source.genes)}
+    taken = _features(path, genes, features, ignore)
+    place = {name: number for number, name in enumerate(genes)}
     cells = _Cells(source, np.array([place[name] for name in taken]), counts, order, folder)
     identifiers = pa.array([str(name) for name in source.names[order]], pa.string())
     columns = {name: _plain(source.obs[name].iloc[order]) for name in keep}
@@ -179,7 +183,7 @@ def open_cells(
         of_set = {column: pa.chunked_array([held.slice(a, b - a)]) for column, held in columns.items()}
         sets.append(StoredSet(cells, multiplicity, a, b, str(name), identifiers, of_set))
     unused = place.keys() - set(taken)
-    ignored = [] if fitted else [name for name in source.genes if name in unused]
+    ignored = [] if fitted else [name for name in genes if name in unused]
     return StoredSets(_Names(path, source, order), sets, taken, ignored, {"use_rep": chosen})
 
 

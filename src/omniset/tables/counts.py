@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import tempfile
+import warnings
 import zipfile
 import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
+from omniset.tables.doubts import FEWEST, counted_from
 from omniset.tables.files import ARTIFACT, TextFile, artifact_part, short, tidy
 from omniset.tables.hdf5 import check_hdf5
-from omniset.tables.sheets import look, numbers_of
+from omniset.tables.sheets import NUMBER, Sheet, key, look, numbers_of
 
 HDF5 = b"\x89HDF\r\n\x1a\n"
 BIOM = {  # the kinds of NumPy's types that each part may have
@@ -27,11 +30,19 @@ BIOM = {  # the kinds of NumPy's types that each part may have
 TAXA_OF_BIOM = "observation/metadata/taxonomy"
 MOST = 1e15  # reads of a feature in a sample: whole numbers up to here are exact
 
-FEATURE = (  # what a column of features' names is called
-    *("feature id", "feature-id", "featureid", "feature_id", "#otu id", "#otuid", "otu id", "id", "#id", "name"),
-    *("otu", "asv"),
+FEATURE = (  # what a column of features' names is called, as `key` has it
+    *("feature_id", "featureid", "feature", "otu_id", "otuid", "otu", "asv_id", "asvid", "asv", "id", "name", "zotu"),
+    *("seqid", "seq_id", "sequence_id", "representative_sequence", "row_names", "rownames"),
 )
-TAXON = ("taxon", "taxonomy", "lineage", "consensus lineage")
+TAXON = ("taxon", "taxonomy", "lineage", "consensus_lineage", "consensuslineage")
+RANK_COLUMNS = (  # what columns of names of ranks are called
+    *("superkingdom", "domain", "kingdom", "supergroup", "division", "subdivision", "phylum", "class", "order"),
+    *("family", "genus", "species"),
+)
+LINEAGE = re.compile(r"(\w{1,2}__|D_\d+__).*|[^;|=]+[;|][^=]*")
+DNA = re.compile(r"[ACGTRYSWKMBDHVNU]{20,}", re.IGNORECASE)
+TOTAL = re.compile(r"(.*[ _.-])?(totals?|(row|col)?sums?)([ _.-].*)?", re.IGNORECASE)
+PART = re.compile(r"(\d+),(\S+)")  # mothur's number and count of a sample, or its name
 
 
 @dataclass
@@ -43,21 +54,26 @@ class Samples:
         features: Their identifiers.
         counts: (samples, features), from 0 to 1e15.
         taxa: What the table says of the features' taxa, by feature, ranks with "; " between.
+        sequences: And of their sequences.
     """
 
     names: list[str]
     features: list[str]
     counts: sp.csr_array
     taxa: dict[str, str] = field(default_factory=dict)
+    sequences: dict[str, str] = field(default_factory=dict)
 
     def turned(self) -> Samples:
         """With features as samples and the other way round."""
-        return Samples(self.features, self.names, sp.csr_array(self.counts.T))
+        return replace(self, names=self.features, features=self.names, counts=sp.csr_array(self.counts.T))
 
 
 def read_samples(path: str | Path) -> Samples:
-    """A feature table: BIOM 2.1 (HDF5), also within an artifact of QIIME 2 (.qza), BIOM 1.0 (JSON), or text with a line
-    per feature and a column per sample, as `biom convert` writes it; separated by tabs, or by commas in a .csv.
+    """A feature table: BIOM 2.1 (HDF5), also within an artifact of QIIME 2 (.qza), BIOM 1.0 (JSON), Parquet, mothur's
+    count_table (its compressed form too) and .shared, or text with a line per feature and a column per sample, as
+    `biom convert` and R write it; separated by tabs, commas, semicolons or, with quotes, spaces.
+
+    What is named a total and is the sum of the others, of samples or of features, is left out, with a warning.
 
     Raises:
         OSError: The file is not there or may not be read.
@@ -68,12 +84,38 @@ def read_samples(path: str | Path) -> Samples:
     with open(TextFile(path).path, "rb") as raw:
         start = raw.read(8)
     if start == HDF5:
-        return _read_biom(path)
-    if path.suffix.lower() == ARTIFACT:
-        return _read_artifact(path)
-    if start.lstrip().startswith(b"{"):
-        return _read_json(path)
-    return _read_text(path)
+        found = _read_biom(path)
+    elif path.suffix.lower() == ARTIFACT:
+        found = _read_artifact(path)
+    else:
+        found = _read_json(path) if start.lstrip().startswith(b"{") else _read_text(path)
+    return without_totals(path, found)
+
+
+def without_totals(what: str | Path, held: Samples) -> Samples:
+    """Without a sample and a feature that is the sum of all others; a feature, and one of few samples, by its name."""
+    held = _without_total(what, held, FEWEST)
+    if any(map(TOTAL.fullmatch, held.features)):
+        held = _without_total(what, held.turned(), np.inf).turned()
+    return held
+
+
+def _without_total(what: str | Path, held: Samples, clear: float | int) -> Samples:
+    of_all, totals = (np.asarray(held.counts.sum(axis)).ravel() for axis in (0, 1))
+    half = np.isclose(2 * totals, totals.sum(), rtol=1e-6) & (totals > 0)
+    for place, name in enumerate(held.names if len(held.names) > 1 else ()):
+        named = TOTAL.fullmatch(name) is not None
+        own = held.counts[[place]].toarray()[0] if half[place] else -of_all
+        if not np.allclose(2 * own, of_all, rtol=1e-6):
+            if named:
+                warnings.warn(
+                    f"{what}: {name!r} is not the sum of the others, and is taken for one of them", stacklevel=4
+                )
+        elif named or (len(held.names) > 2 and (own > 0).sum() >= clear):
+            warnings.warn(f"{what}: {name!r} is the sum of all others, and is left out", stacklevel=4)
+            kept = np.flatnonzero(np.arange(len(held.names)) != place)
+            return replace(held, names=[held.names[at] for at in kept], counts=held.counts[kept])
+    return held
 
 
 def _read_artifact(path: Path) -> Samples:
@@ -149,7 +191,7 @@ def _read_json(path: Path) -> Samples:
         else:
             raise ValueError(f"its matrix_type must be sparse or dense, is {root['matrix_type']!r}")
         given = {one["id"]: (one.get("metadata") or {}).get("taxonomy") for one in root["rows"]}
-        taxa = {str(f): taxon if isinstance(taxon, str) else "; ".join(taxon) for f, taxon in given.items() if taxon}
+        taxa = {str(f): taxon if isinstance(taxon, str) else _joined(taxon) for f, taxon in given.items() if taxon}
     except KeyError as error:
         raise ValueError(f"{path} is no BIOM 1.0 file (JSON): it has no {error}") from error
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
@@ -196,32 +238,97 @@ def _biom_taxa(root: Any, features: list[str]) -> dict[str, str]:
 
 
 def _read_text(path: Path) -> Samples:
-    sheet = look(path)
-    file = sheet.file
-    has_taxa = sheet.titles[-1].lower() in TAXON
-    names = sheet.titles[1:-1] if has_taxa else sheet.titles[1:]
-    first = sheet.titles[0].lower()
-    if not names or not (first in ("", *FEATURE) or sheet.marked):
+    sheet = look(path, spaces=True)
+    file, keys = sheet.file, [key(title) for title in sheet.titles]
+    packed = keys[1:2] == ["total"] and any(PART.fullmatch(cell) for cells in sheet.rows for cell in cells[2:3])
+    if packed:
+        sheet.rows = [cells for _, cells in _unpacked(sheet)]
+    shared = {"label", "group"} <= {*keys}
+    name_at, roles = _columns(keys, sheet.rows, shared)
+    counted = [at for at in range(len(keys)) if at != name_at and at not in roles]
+    names = [sheet.titles[at] for at in counted]
+    known = sheet.marked or keys[name_at] in ("", *FEATURE)
+    if not names or (all(map(NUMBER.fullmatch, names)) and not known):
         raise file.error(
             sheet.header, f"must be a header of #OTU ID and the samples' names, starts with {short(sheet.titles[0])}"
         )
     if wrong := _wrong_name("sample", names):
         raise file.error(sheet.header, wrong)
     rows: list[sp.csr_array] = []
-    taxa: dict[str, str] = {}
+    told: dict[str, dict[str, list[str]]] = {"taxon": {}, "sequence": {}, "none": {}}
     row_of: dict[str, int] = {}
-    for row, (feature, *cells) in sheet.whole():
+    labels = set()
+    for row, cells in _unpacked(sheet) if packed else sheet.whole():
+        feature = cells[name_at]
+        labels |= {cells[keys.index("label")]} if shared else set()
+        if len(labels) > 1:
+            raise file.error(row, f"is of another label than the lines above: keep those of one, such as {min(labels)}")
         if feature in row_of or not feature:
             raise file.error(
                 row, f"has the feature {feature!r} a second time" if feature else "has no name of a feature"
             )
         row_of[feature] = row
-        if has_taxa:
-            taxa[feature] = cells.pop()
-        rows.append(sp.csr_array(_numbers(file, row, cells, names)[None]))
+        for at, what in roles.items():
+            told[what].setdefault(feature, []).append(cells[at])
+        rows.append(sp.csr_array(_numbers(file, row, [cells[at] for at in counted], names)[None]))
     if not rows:
         raise file.error(None, "has no counts: it needs a header and a line per feature")
-    return Samples(names, [*row_of], sp.csr_array(sp.vstack(rows).T), taxa)
+    taxa, sequences = ({name: _joined(c) for name, c in told[what].items()} for what in ("taxon", "sequence"))
+    found = Samples(names, [*row_of], sp.csr_array(sp.vstack(rows).T), taxa, sequences)
+    return found.turned() if shared else found
+
+
+def _columns(keys: list[str], rows: list[list[str]], shared: bool) -> tuple[int, dict[int, str]]:
+    """Which column has the names, and what those have that have no counts; of mothur's .shared the names are samples'.
+
+    Names that only count are none where others are there.
+    """
+    values = [[cells[at] for cells in rows if len(cells) > at] for at in range(len(keys))]
+    kinds = [_kind(title, some) for title, some in zip(keys, values, strict=True)]
+    numbered = kinds[0] == "count" and counted_from(values[0]) is not None
+    texts = [at for at, kind in enumerate(kinds) if kind == "text" or (kind == "count" and not at and not numbered)]
+    named = [at for at in texts if keys[at] in FEATURE]
+    name_at = keys.index("group") if shared else [*named, *texts, 0][0]
+    roles = {at: kind for at, kind in enumerate(kinds) if kind in ("taxon", "sequence", "none") and at != name_at}
+    whole = any(keys[at] in TAXON for at in roles)
+    roles |= {at: "none" for at in roles if whole and keys[at] in RANK_COLUMNS}
+    roles |= {0: "none"} if numbered and name_at else {}
+    return name_at, roles | {at: "none" for at in range(len(keys)) if shared and at < 3 and at != name_at}
+
+
+def _unpacked(sheet: Sheet) -> Iterator[tuple[int, list[str]]]:
+    """The rows of mothur's compressed count_table: of each sample with reads its number and their count."""
+    place = {name: at for at, name in enumerate(sheet.titles)}
+    at_of: dict[str, int] = {}
+    for row, line in sheet.file.lines():
+        parts = [match for cell in line.lstrip("#").split("\t") if (match := PART.fullmatch(cell.strip()))]
+        if row < sheet.header:
+            at_of |= {number: place[name] for number, name in (part.groups() for part in parts) if name in place}
+        elif row > sheet.header and line.strip():
+            cells = [*line.split("\t")[:2], *("0" if title else "" for title in sheet.titles[2:])]
+            for number, count in (part.groups() for part in parts):
+                if number not in at_of:
+                    raise sheet.file.error(
+                        row, f"has a count of sample {number}, which the line above the header lacks"
+                    )
+                cells[at_of[number]] = count
+            yield row, cells
+
+
+def _kind(title: str, values: Sequence[str]) -> str:
+    """What a column has: "count", "taxon", "sequence", "none" of use, or "text"."""
+    some = [value for value in values if value]
+    if title == "confidence" or not (title or some):
+        return "none"
+    if not some or any(map(NUMBER.fullmatch, some)):
+        return "count"
+    if title in TAXON or title in RANK_COLUMNS or all(map(LINEAGE.fullmatch, some)):
+        return "taxon"
+    return "sequence" if all(map(DNA.fullmatch, some)) else "text"
+
+
+def _joined(names: Sequence[str | None]) -> str:
+    return "; ".join(name or "" for name in names)
 
 
 def _numbers(file: TextFile, row: int, cells: list[str], names: list[str]) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, product
 from pathlib import Path
@@ -14,6 +14,7 @@ from jaxtyping import Float32, Int, UInt8
 from torch import Tensor
 
 from omniset.runs.progress import Progress
+from omniset.tables.doubts import affix, counted_from
 from omniset.tables.files import OPENERS, TextFile, short
 
 PLAIN = str.maketrans("acgturyswkmbdhvnU", "ACGTTRYSWKMBDHVNT", "-. ")  # gaps of alignments go
@@ -21,6 +22,7 @@ OTHER = re.compile("[^ACGTRYSWKMBDHVN]")
 FASTA = (".fasta", ".fa", ".fna", ".fas", ".ffn")
 CODE = np.full(256, 4, dtype=np.uint8)  # A C G T are 0 to 3, all others 4
 CODE[np.frombuffer(b"ACGT", dtype=np.uint8)] = range(4)
+VERSION = re.compile(r"(;.*|(\.\d+)+)$")  # and what else stands behind a name
 ANNOTATION = ";tax="  # usearch's and vsearch's, behind the name
 
 
@@ -30,7 +32,7 @@ class Record:
 
     Attributes:
         name: The first word of its header, up to ";tax=".
-        bases: In capitals, T for U, without gaps.
+        bases: In capitals, T for U, without gaps; "": a read of which trimming left nothing.
         row: Of its header in the file.
         header: Without its first character.
     """
@@ -60,7 +62,7 @@ class SequenceFile(TextFile):
     Raises:
         OSError: The file is not there or may not be read.
         ValueError: A directory. When read: neither format, a record that is cut off, a letter that is none of the
-            IUPAC code, an empty sequence or name, a damaged file; each with its line.
+            IUPAC code, an empty name, a damaged file; each with its line.
     """
 
     longest = 1 << 30  # bytes of a line: a chromosome may be one
@@ -114,8 +116,6 @@ class SequenceFile(TextFile):
         words = header[1:].split(None, 1)
         if not words or not (name := words[0].partition(ANNOTATION)[0]):
             raise self.error(row, "has no name behind its first character")
-        if not bases:
-            raise self.error(row, f"{words[0]} has no sequence")
         return Record(name, bases, row, header[1:])
 
 
@@ -136,13 +136,15 @@ def read_fasta(
         called: The name of each.
 
     Raises:
-        ValueError: A name that comes twice; and as `SequenceFile`.
+        ValueError: A name that comes twice, an empty sequence; and as `SequenceFile`.
     """
     file = SequenceFile(path)
     sequences: dict[str, str] = {}
     with Progress(f"reading {file.path.name}", file.size, progress) as bar:
         for record in file:
             name = called(record)
+            if not record.bases:
+                raise file.error(record.row, f"{record.name} has no sequence")
             if name in sequences:
                 raise file.error(record.row, f"has the sequence {name!r} a second time")
             sequences[name] = record.bases
@@ -150,6 +152,41 @@ def read_fasta(
                 bar.at(file.position, len(sequences), "sequences")
         bar.at(file.size, len(sequences), "sequences")
     return sequences
+
+
+def known_as(
+    names: Iterable[str], there: Collection[str], texts: Mapping[str, str] | None = None
+) -> tuple[dict[str, str], str]:
+    """What names are called there, those that are; and what else than the names themselves was compared, as a sentence.
+
+    Names that are not there are known by their sequence among `texts`; else without what ; begins, without a version
+    and in any case, where that is one name on each side; else without what all of them begin or end in.
+
+    >>> known_as(["A1.1", "B", "c;size=3"], ["a1", "c", "d"])
+    ({'A1.1': 'a1', 'c;size=3': 'c'}, "2 names are joined in another spelling, such as 'A1.1' as 'a1'")
+    """
+    names, pool, texts = list(names), set(there), texts or {}
+    found = {name: name if name in pool else texts[name] for name in names if name in pool or texts.get(name) in pool}
+    lost, taken = [name for name in names if name not in found], set(found.values())
+    others = [name for name in there if name not in taken]
+    near: dict[str, list[tuple[str, ...]]] = {}  # with the side that each is of, and whether it is no longer than that
+    for side, some in (("names", lost), ("there", others)):
+        for name in some:
+            plain = VERSION.sub("", name).casefold()
+            near.setdefault(plain, []).append((side, name, plain if name.casefold() == plain else ""))
+    pairs = {a[1]: b[1] for a, b in (p for p in near.values() if len(p) == 2) if a[0] != b[0] and (a[2] or b[2])}
+    if not pairs and counted_from(lost) is None and counted_from(others) is None:
+        for some, rest in ((lost, others), (others, lost)):
+            if (common := affix(some, rest)) is not None:
+                both = [(name, common.without(name) or name) for name in some]
+                pairs = dict(both if some is lost else [(short, long) for long, short in both])
+    one, other = next(iter(pairs.items()), ("", ""))
+    what = f"{len(pairs):,} name{' is' if len(pairs) == 1 else 's are'} joined in another spelling"
+    found |= pairs
+    note = f"{what}, such as {one!r} as {other!r}" if pairs else ""
+    if not lost and others and counted_from(names) is not None:
+        note = f"names only count to {names[-1]}, in files of other numbers: are they the same in both?"
+    return {name: found[name] for name in names if name in found}, note
 
 
 def joined(texts: Sequence[str]) -> tuple[UInt8[np.ndarray, " letters"], Int[np.ndarray, " sequences_and_end"]]:

@@ -40,11 +40,11 @@ from omniset.tables.spreadsheets import DECIMAL, frame_of_fields, point
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 READ = SEPARATORS | {".txt": "\t"}  # of tables that are not ours
-SAID = re.compile('"?sep=(.)"?', re.IGNORECASE)  # a first line that tells Excel what separates fields
 PEEK = 64  # rows that tell the form, at most
 OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 ARTIFACT = ".qza"
 ARTIFACT_TEXTS = ("taxonomy.tsv", "dna-sequences.fasta", "aligned-dna-sequences.fasta")
+SEPARATOR_LINE = re.compile(r"[\"']?sep=(.?)[\"']?,*", re.IGNORECASE)  # which tells Excel what separates fields
 INDEX = re.compile(r"__index_level_\d+__")  # what pandas adds to a Parquet file for its own use
 NO_TEXT = re.compile("[\0\ud800-\udfff]")  # NUL, and what surrogateescape makes of bytes that are not UTF-8
 OBJECT = re.compile(r"<(?:class ')?([\w.]+)(?:'| object at 0x[0-9a-f]+)>")  # as Python shows it
@@ -168,8 +168,9 @@ class TextFile(Origin):
             for number, line in enumerate(text):
                 if "\0" in line:
                     raise UnicodeError("it has bytes of 0")
-                if number or not SAID.fullmatch(line.rstrip("\r\n")):
-                    yield number - 1, line.rstrip("\r\n")
+                if number == 0 and SEPARATOR_LINE.fullmatch(line.rstrip("\r\n")):
+                    continue
+                yield number - 1, line.rstrip("\r\n")
 
     def where(self, row: int) -> str:
         return f"line {row + 2}" if self.separator else f"row {row + 1}"
@@ -281,10 +282,12 @@ class TableFile(TextFile):
 
     def require(self, columns: Sequence[str]) -> None:
         """Raise ValueError if one of these columns is not there, or named twice."""
-        for number, name in enumerate(columns):
-            if name in columns[:number]:
+        there, asked = set(self.columns), set[str]()
+        for name in columns:
+            if name in asked:
                 raise self.error(None, f"column {name!r} is asked for twice: each column is one thing")
-            if name not in self.columns:
+            asked.add(name)
+            if name not in there:
                 hint = ": name the column that says of which set a row is with --set_column" if name == "set" else ""
                 if not hint and (near := difflib.get_close_matches(name, self.columns, 3)):
                     hint = f"; did you mean {' or '.join(map(repr, near))}?"
@@ -310,9 +313,9 @@ class TableFile(TextFile):
     def _read_header(self) -> list[str]:
         with self._text(encoding="utf-8-sig") as text:
             line = text.readline()
-            if said := SAID.fullmatch(line.rstrip("\r\n")):
-                self.separator, self._above = said[1], 1
-            else:
+            if said := SEPARATOR_LINE.fullmatch(line.rstrip("\r\n")):
+                self.separator, self._above, line = said[1] or self.separator, 1, text.readline()
+            if said is None or not said[1]:
                 self.separator = self._told(line, text.readline())
         with self._text(encoding="utf-8-sig") as text, suppress(csv.Error):  # pandas takes minutes for each million
             rows = islice(csv.reader(text, delimiter=self.separator or ","), self._above, None)

@@ -22,7 +22,7 @@ from torch import Tensor
 from omniset.core.bounded import require_file
 from omniset.tables.arrays import load_torch, plain
 from omniset.tables.files import TextFile, listed, short
-from omniset.tables.genes import Match, match
+from omniset.tables.genes import Match, match, only_count
 from omniset.tables.sheets import NUMBER
 
 MATRICES = ("vectors", "embeddings", "embedding", "weight", "weights", "matrix", "X")
@@ -112,6 +112,8 @@ def read_gene_vectors(path: str | Path) -> GeneVectors:
 def _check(path: Path, names: list[str], vectors: Float[np.ndarray, "rows dim"]) -> None:
     if not vectors.size:
         raise ValueError(f"{path} has no vectors")
+    if only_count(names):
+        raise ValueError(f"{path}: its genes have no names, {listed(names, 3)} only count them")
     if "" in names:
         raise ValueError(f"{path}: gene {names.index('') + 1:,} has no name")
     bad = ~np.isfinite(vectors).all(1)

@@ -1,12 +1,14 @@
-"""One matrix of cells in one place (AnnData, .h5ad, zarr, 10x Genomics .h5), read by blocks of rows.
+"""One matrix of cells in one place (AnnData, .h5ad, zarr, 10x Genomics' .h5 and folders), read by blocks of rows.
 
 Known imperfections: a column-compressed matrix (CSC) is turned once, in a temporary file of 12 bytes per stored value.
-Files as anndata wrote them before 0.7 are read whole into memory. Dense matrices chunked by columns are read slowly.
+Folders of 10x, and files as anndata wrote them before 0.7, are read whole into memory. Dense matrices chunked by
+columns are read slowly.
 """
 
 from __future__ import annotations
 
 import importlib
+import re
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -19,14 +21,20 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 
-from omniset.core.bounded import require_file
+from omniset.core.bounded import most_of, require_file
 from omniset.core.disk import Scratch
 from omniset.lazy import needs
-from omniset.tables.files import listed, tidy
+from omniset.tables.files import TextFile, listed, tidy
 from omniset.tables.hdf5 import check_hdf5
 
 DAMAGED = "the file is damaged or cut off"
-EXPECTED = "an .h5ad file, a zarr store of AnnData or a .h5 file of 10x Genomics' Cell Ranger"
+EXPECTED = "an .h5ad file, a zarr store of AnnData, or a .h5 file or a folder of 10x Genomics' Cell Ranger"
+GENES = {"gene expression", "gex", "rna", "mrna", "gene"}  # types of features, as 10x and others have it
+MTX = re.compile(
+    r"((.*?)[._-]?)(?:matrix|cells_x_genes)\.mtx(?:\.gz)?", re.IGNORECASE
+)  # with what is before, the sample
+ROWS = ("features.tsv", "genes.tsv", "cells_x_genes.genes.txt")  # beside it; the last as kb-python has it
+COLUMNS = ("barcodes.tsv", "cells_x_genes.barcodes.txt")
 RECORD = np.dtype([("row", "<i4"), ("column", "<i4"), ("value", "<f4")])
 CHUNK = 1 << 21  # stored values held at a time while a matrix is turned: about 330 MB with all copies
 LARGE = 100e6  # bytes of the temporary file from which on we speak of it
@@ -86,17 +94,17 @@ class Source:
         *,
         layer: str | None = None,
         choices: list[str | None] | None = None,
-        keep: np.ndarray | None = None,
     ) -> None:
         self.name, self.layer, self.choices = opened.name, layer, choices or [None]
-        self._matrix, self._keep, self._opened = matrix, keep, opened
+        self._matrix, self._opened = matrix, opened
+        self._keep: np.ndarray | None = None
         what = f"{self.name}: {spelled(layer)}"
         if matrix.shape != (len(obs), len(var)):
             shape = " x ".join(map(str, matrix.shape))
             raise ValueError(f"{what} is {shape}, it must be {len(obs)} x {len(var)}: cells x genes")
         if matrix.dtype.kind not in "biuf":
             raise ValueError(f"{what} must be of numbers, it is of {matrix.dtype}")
-        self.obs, self.var = obs, var if keep is None else var.iloc[keep]
+        self.obs, self.var = obs, var
         for number, things in ((len(self.obs), "cells"), (len(self.var), "genes")):
             if not number:
                 raise ValueError(f"{self.name} has no {things}: there is nothing to read")
@@ -123,6 +131,28 @@ class Source:
         block.eliminate_zeros()
         return block
 
+    def of_genes(self, strict: bool = False) -> Source:
+        """Itself, without features that are no genes, such as antibodies, of which there is a warning.
+
+        Raises:
+            ValueError: It must be `strict`, and none is said to be a gene.
+        """
+        column = next((name for name in ("feature_types", "feature_type", "modality") if name in self.var), None)
+        if column is None:
+            return self
+        kinds = self.var[column].astype(object)
+        plain = kinds.astype(str).str.replace(r"[\W_]+", " ", regex=True).str.strip().str.casefold()
+        genes = (plain.isin(GENES) | kinds.isna()).to_numpy()
+        if not genes.any() and strict:
+            has = listed([str(kind) for kind in kinds.unique()])
+            raise ValueError(f"{self.name} has no features of type 'Gene Expression', it has {has}")
+        if genes.any() and not genes.all():
+            others = ", ".join(f"{number:,} {kind}" for kind, number in kinds[~genes].value_counts().items())
+            warnings.warn(f"{self.name}: features that are no genes are left out: {others}", stacklevel=3)
+            self._keep, self.var = np.flatnonzero(genes), self.var[genes]
+            self.genes, self.shape = self.var.index.tolist(), (len(self.obs), int(genes.sum()))
+        return self
+
     def other(self, layer: str | None) -> Source:
         """Another matrix of the same cells."""
         return open_source(self._opened.origin, layer)
@@ -142,8 +172,9 @@ def open_source(source: Any, layer: str | None = None) -> Source:
     """Open one matrix of cells.
 
     Args:
-        source: An AnnData, in memory or backed, or the path of an .h5ad file, a zarr store or a 10x .h5 file. Content
-            tells which of them a file is, not its name.
+        source: An AnnData, in memory or backed, or the path of an .h5ad file, a zarr store, a 10x .h5 file, a folder of
+            matrix.mtx, features.tsv and barcodes.tsv, or such a matrix.mtx. Content tells which of them an HDF5 file
+            is, not its name.
         layer: None: X. "raw": that of `.raw`, unless there is a layer of that name. "obsm/X_pca": of a file, what is
             known of each cell under that name, its columns called X_pca_1 and so on. Else the layer.
 
@@ -156,6 +187,8 @@ def open_source(source: Any, layer: str | None = None) -> Source:
         path = Path(source).expanduser()
         if not path.exists():
             raise FileNotFoundError(f"{source} is not there")
+        if samples := _samples(path):
+            return _open_mtx(path, samples, layer)
         return _open_folder(path, layer) if path.is_dir() else _open_file(path, layer)
     if isinstance(source, needed("anndata").AnnData):
         return _open_anndata(source, "AnnData", layer)
@@ -358,7 +391,9 @@ def _open_anndata(adata: Any, name: str, layer: str | None) -> Source:
 
 def _open_folder(path: Path, layer: str | None) -> Source:
     if not any((path / name).exists() for name in ("zarr.json", ".zgroup", ".zattrs", ".zmetadata")):
-        raise ValueError(f"{path} is a folder and no zarr store; for the files in it give '{path}/*.h5ad'")
+        raise ValueError(
+            f"{path} is a folder, no zarr store, and has no matrix.mtx of 10x; for the files in it give '{path}/*.h5ad'"
+        )
     zarr = needed("zarr")
     with with_our_words(str(path), "is no zarr store that can be read"):
         root = zarr.open_group(str(path), mode="r")
@@ -372,9 +407,10 @@ def _open_file(path: Path, layer: str | None) -> Source:
     if not h5py.is_hdf5(path):
         with open(path, "rb") as file:
             packed = file.read(2) == b"\x1f\x8b"
-        raise ValueError(
-            f"{name} is {'packed with gzip: unpack it' if packed else 'no HDF5 file'}; expected is {EXPECTED}"
-        )
+        what = "packed with gzip: unpack it" if packed else "no HDF5 file"
+        if {".csv", ".tsv", ".txt"}.intersection(path.suffixes):
+            what = "a table: anndata.io.read_csv, and .T where genes are rows, makes an .h5ad of it by write_h5ad"
+        raise ValueError(f"{name} is {what}; expected is {EXPECTED}")
     check_hdf5(path)
     with with_our_words(name, "is damaged or cut off: copy it again"):
         root = h5py.File(path, "r")
@@ -453,7 +489,7 @@ def _open_old(path: Path, layer: str | None) -> Source:
 
 def _open_10x(opened: Opened, group: str, layer: str | None) -> Source:
     """10x Genomics' feature-barcode matrix, of Cell Ranger 2 or later: compressed columns, and a column is a cell."""
-    name, keep, held = opened.name, None, opened.root[group]
+    name, held = opened.name, opened.root[group]
     if layer is not None:
         raise ValueError(f"{name} is a 10x file: it has one matrix and no layer {layer!r}")
     genes, cells = (int(number) for number in whole(_list(held, "shape")[:], "shape"))
@@ -466,16 +502,77 @@ def _open_10x(opened: Opened, group: str, layer: str | None) -> Source:
         var, index = {"gene_ids": _text(held, "genes")}, _text(held, "gene_names")
     obs = pd.DataFrame(index=pd.Index(_text(held, "barcodes")))
     matrix = Compressed(*_compressed_parts(held), (cells, genes))
-    table = pd.DataFrame(var, index=pd.Index(index))
-    if "feature_types" in table:
-        kinds = table["feature_types"].value_counts()
-        if "Gene Expression" not in kinds:
-            raise ValueError(f"{name} has no features of type 'Gene Expression', it has {listed(kinds.index.tolist())}")
-        if len(kinds) > 1:
-            keep = np.flatnonzero(table["feature_types"] == "Gene Expression")
-            others = ", ".join(f"{number:,} {kind}" for kind, number in kinds.items() if kind != "Gene Expression")
-            warnings.warn(f"{name}: features that are no genes are left out: {others}", stacklevel=2)
-    return Source(opened, obs, table, matrix, keep=keep)
+    return Source(opened, obs, pd.DataFrame(var, index=pd.Index(index)), matrix).of_genes(strict=True)
+
+
+def _samples(path: Path) -> dict[str, Path]:
+    """Matrices as 10x writes text, by what their samples are called: a file's, a folder's, or of the folders in it."""
+    if path.is_file():
+        return {"": path} if path.name.lower().endswith((".mtx", ".mtx.gz")) else {}
+    inside = {found[2]: one for one in sorted(path.iterdir(), reverse=True) if (found := MTX.fullmatch(one.name))}
+    for one in sorted(path.glob("*/*.mtx*"), reverse=True) if not inside else []:
+        if found := MTX.fullmatch(one.name):
+            inside[f"{one.parent.name} {found[2]}".strip()] = one
+    twins = {name for name in inside if "raw" in name and name.replace("raw", "filtered") in inside}
+    return {name: inside[name] for name in sorted(inside) if name not in twins}
+
+
+def _open_mtx(path: Path, samples: dict[str, Path], layer: str | None) -> Source:
+    """Of 10x Genomics, or kb-python; several samples are told apart by the column `sample` of obs."""
+    if layer is not None:
+        key = layer.removeprefix("obsm/")
+        what = f"layer {layer!r}" if key == layer else f"{key!r} in obsm"
+        raise ValueError(f"{path} has no {what}: as 10x writes it, it has one matrix")
+    matrices, tables, names = zip(*map(_read_mtx, samples.values()), strict=True)
+    for sample, var in zip(samples, tables, strict=True):
+        if not var.equals(tables[0]):
+            where = "" if next(iter(samples.values())).parent == path else "*/"
+            raise ValueError(
+                f"{path}: {sample} has other features than {next(iter(samples))}: give the matrices one by one, as in "
+                f"'{path}/{where}*.mtx*'"
+            )
+    several = len(samples) > 1
+    cells = [(s, f"{s}_{n}" if several else n) for s, some in zip(samples, names, strict=True) for n in some]
+    obs = pd.DataFrame(cells, columns=["sample", "cell"]).set_index("cell")
+    matrix = _matrix(str(path), sp.csr_array(sp.vstack(matrices, format="csr")))
+    return Source(Opened(str(path), path), obs if several else obs[[]], tables[0], matrix).of_genes(strict=True)
+
+
+def _read_mtx(path: Path) -> tuple[sp.csr_array, pd.DataFrame, list[str]]:
+    """Cells x features, the features, and the cells' names, out of a file and what is beside it."""
+    rows, columns = _beside(path, ROWS), _beside(path, COLUMNS)
+    with with_our_words(str(path), "is damaged or cut off: copy it again"):
+        *shape, stored = needed("scipy.io").mminfo(path)[:3]
+        if 4 * stored > most_of(path.stat().st_size):
+            raise ValueError(f"it claims {stored:,} values, more than it can hold")
+        for lines in (rows, columns):
+            if len(lines) - 1 in shape and len(lines) not in shape:
+                del lines[0]  # titles
+        turned = shape == [len(rows), len(columns)]  # genes x cells, as 10x has it
+        if not turned and shape != [len(columns), len(rows)]:
+            raise ValueError(
+                f"{path} is {shape[0]:,} x {shape[1]:,}, the files beside it have {len(rows):,} features and "
+                f"{len(columns):,} barcodes: they are of another matrix, or cut off"
+            )
+        matrix = needed("scipy.io").mmread(path)
+    width = min(map(len, rows))
+    parts = {name: [row[i] for row in rows] for i, name in enumerate(("gene_ids", "", "feature_types")[:width])}
+    index = parts.pop("", parts["gene_ids"])
+    var = pd.DataFrame(parts, index=pd.Index(index))
+    return sp.csr_array(matrix.T if turned else matrix), var, [column[0] for column in columns]
+
+
+def _beside(path: Path, names: tuple[str, ...]) -> list[list[str]]:
+    """Lines of a file beside a matrix: of the same sample, or the only one for all samples."""
+    found = MTX.fullmatch(path.name)
+    before = found[1] if found else ""
+    there = [path.with_name(f"{before}{name}{packed}") for name in names for packed in ("", ".gz")]
+    shared = [one for name in names for one in sorted(path.parent.glob(f"*{name}*"))]
+    some = [one for one in there if one.is_file()] or (shared if len(shared) == 1 else [])
+    if not some:
+        raise ValueError(f"{path}: beside it must be {before}{names[0]} or {before}{names[0]}.gz, as 10x writes them")
+    lines = ([entry.strip('" ') for entry in line.split("\t")] for _, line in TextFile(some[0]).lines())
+    return [line for line in lines if line[0]]
 
 
 def _matrix(name: str, x: Any) -> Matrix:

@@ -53,7 +53,7 @@ def open_sets(
     | path | sets |
     |---|---|
     | .parquet, .csv, .tsv, .txt, all but the first also compressed | `SetTable` |
-    | .h5ad, or a zarr store | `omniset.tables.cells.open_cells` |
+    | .h5ad, a zarr store, or a folder of 10x | `omniset.tables.cells.open_cells` |
     | .fcs, or a folder of them | `omniset.tables.fcs.open_fcs` |
     | .biom, or with `vectors` a table of counts | `omniset.tables.abundances.open_abundances` |
     | .h5, .hdf5, .npy, .npz, .pt, or a folder of them | `omniset.tables.folders.open_folder` |
@@ -116,7 +116,8 @@ def open_sets(
     table = TableFile(path)
     if encoding is not None and known is not None:
         table.require([set_column, *encoding.names])
-        extra = [c for c in table.columns if c not in (set_column, *RESERVED[1:], *encoding.names, *known, *keep)]
+        used = {set_column, *RESERVED[1:], *encoding.names, *known, *keep}
+        extra = [c for c in table.columns if c not in used]
         if extra:
             what = "that the model was not fitted with: it knows the features"
             raise table.error(None, f"has a column {extra[0]!r} {what} {encoding.names}")
@@ -137,7 +138,7 @@ def _require_table(path: Path) -> None:
 
 def _kind_of(path: Path) -> str:
     ending = path.suffix.lower()
-    if ending in (".h5ad", ".zarr"):
+    if ending in (".h5ad", ".zarr") or any(any(path.glob(files)) for files in ("*.mtx*", "*/*.mtx*")):  # of 10x
         return "cells"
     if ending == ".biom":
         return "counts"

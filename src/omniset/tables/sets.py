@@ -90,7 +90,8 @@ class SetTable:
                 why = "says what the rows are" if name in reserved else "is named by --features too"
                 raise self.file.error(None, f"column {name!r} cannot be ignored (--ignore): it {why}")
         self.file.require([*dict.fromkeys([set_column, *keep]), *(features or []), *ignore])
-        others = [c for c in self.file.columns if c not in (*reserved, *keep, *ignore)]
+        besides = {*reserved, *keep, *ignore}
+        others = [c for c in self.file.columns if c not in besides]
         self.columns = others if features is None else list(features)
         if not self.columns:
             raise self.file.error(None, f"has no feature columns, only {listed(self.file.columns)}")
@@ -122,7 +123,8 @@ class SetTable:
     @property
     def ignored(self) -> list[str]:
         """Columns that are not used."""
-        return [c for c in self.file.columns if c not in (self.set_column, *RESERVED[1:], *self.columns)]
+        used = {self.set_column, *RESERVED[1:], *self.columns}
+        return [c for c in self.file.columns if c not in used]
 
     def __iter__(self) -> Iterator[StoredSet]:
         """The sets, whole.

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from jaxtyping import Float
 
 from omniset.core.features import MISSING
-from omniset.tables.files import INDEX, OPENERS, PEEK, POINTED, TableFile, TextFile, listed, separator_of
+from omniset.tables.files import ARTIFACT, INDEX, OPENERS, PEEK, POINTED, TableFile, TextFile, listed, separator_of
 from omniset.tables.spreadsheets import DECIMAL, point
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)  # Python's own reader takes 1_000 too
@@ -191,11 +191,14 @@ class Sheet:
             yield row, [fields[i].strip() for i in places]
 
     def whole(self, blank: bool = False) -> Iterator[tuple[int, list[str]]]:
-        """As `records`, of a file of text: all fields, in the order of `titles`.
+        """As `records`: all fields, in the order of `titles`.
 
         Args:
             blank: Rows without any value are rows too.
         """
+        if isinstance(self.file, TableFile):
+            yield from self.records(range(len(self.columns)))
+            return
         for row, fields in self._rows(True, False, blank):
             yield row, [field.strip() for field in fields]
 
@@ -284,7 +287,7 @@ def look(
 
 
 def _refuse_other_files(file: TextFile) -> None:
-    if file.path.suffix.lower() in OPENERS:
+    if file.path.suffix.lower() in (ARTIFACT, *OPENERS):
         return
     with open(file.path, "rb") as binary:
         begins = binary.read(16)

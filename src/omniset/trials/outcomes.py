@@ -124,15 +124,17 @@ def score(outcome: Outcome, name: str, resamples: int = RESAMPLES, seed: int = 0
 
 def confusion(outcome: Outcome) -> Int[np.ndarray, "classes classes"]:
     """Number of rows of each true class (down) that were predicted as each class (across)."""
-    return _confusions(outcome, np.ones((1, len(outcome.truth))))[0].round().astype(np.int64)
+    truth, predicted = outcome.codes
+    k = len(outcome.classes or [])
+    return np.bincount(truth * k + predicted, minlength=k * k).reshape(k, k)
 
 
 def by_class(outcome: Outcome) -> pd.DataFrame:
     """How each class fared: `label`; rows that are it, `true`, and that were called it, `predicted`; `recall`,
     `precision` and `f1`, NaN where they are not defined.
     """
-    counts = confusion(outcome)
-    true, predicted, right = counts.sum(1), counts.sum(0), counts.diagonal()
+    sums = _by_class(outcome, np.ones((1, len(outcome.truth))))
+    true, predicted, right = (each[0].round().astype(np.int64) for each in sums)
     with np.errstate(invalid="ignore"):
         shares = {"recall": right / true, "precision": right / predicted, "f1": 2 * right / (true + predicted)}
     return pd.DataFrame({"label": outcome.classes, "true": true, "predicted": predicted, **shares})
@@ -219,10 +221,11 @@ class Measure:
 # ---------------------------------------------------------------------- formulas: classes
 
 
-def _confusions(outcome: Outcome, weights: Weights) -> Float[np.ndarray, "draws classes classes"]:
+def _by_class(outcome: Outcome, weights: Weights) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Weight of the rows that are of each class, that were called it, and both: each (draws, classes)."""
     truth, predicted = outcome.codes
-    k = len(outcome.classes or [])
-    return _summed(weights, truth * k + predicted, k * k).reshape(-1, k, k)
+    k, right = len(outcome.classes or []), truth == predicted
+    return _summed(weights, truth, k), _summed(weights, predicted, k), _summed(weights[:, right], truth[right], k)
 
 
 def _summed(weights: Weights, of: Int[np.ndarray, " rows"], number: int) -> Float[np.ndarray, "draws number"]:
@@ -247,15 +250,14 @@ def _accuracy(outcome: Outcome, weights: Weights) -> Values:
 
 
 def _balanced_accuracy(outcome: Outcome, weights: Weights) -> Values:
-    counts = _confusions(outcome, weights)
-    true = counts.sum(2)
-    return _mean_over(np.diagonal(counts, axis1=1, axis2=2) / true, true > 0)
+    true, _, right = _by_class(outcome, weights)
+    return _mean_over(right / true, true > 0)
 
 
 def _macro_f1(outcome: Outcome, weights: Weights) -> Values:
-    counts = _confusions(outcome, weights)
-    both = counts.sum(1) + counts.sum(2)
-    return _mean_over(2 * np.diagonal(counts, axis1=1, axis2=2) / both, both > 0)
+    true, predicted, right = _by_class(outcome, weights)
+    both = true + predicted
+    return _mean_over(2 * right / both, both > 0)
 
 
 def _auroc(outcome: Outcome, weights: Weights) -> Values:
@@ -283,8 +285,9 @@ def _log_loss(outcome: Outcome, weights: Weights) -> Values:
 
 def _brier(outcome: Outcome, weights: Weights) -> Values:
     truth, _ = outcome.codes
-    scores = _probabilities(outcome)
-    return _mean(((scores - np.eye(scores.shape[1])[truth]) ** 2).sum(1), weights)
+    errors = _probabilities(outcome).copy()
+    errors[np.arange(len(truth)), truth] -= 1
+    return _mean((errors**2).sum(1), weights)
 
 
 def _calibration_error(outcome: Outcome, weights: Weights) -> Values:
