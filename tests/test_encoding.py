@@ -134,6 +134,44 @@ def test_columns_that_are_none(case, capsys):
         assert len(read(SetTable("t.csv")).features) == CATEGORIES + 1
 
 
+OTHER = {  # in which numbers and dates are written
+    "a number with a comma (--decimal , reads decimal commas)": ["1,5", "-2,25", "", "1.234,5"],
+    "a number with separators of thousands": ["1 000", "2'500", "1,000,000"],
+    "a number in percent": ["1.2%", "3 %", "-"],
+    "a number with another minus than -": ["\u22121.5", "\u22122"],
+    "a date": ["2024-01-31", "2024-02-01 10:30:00", "31.01.2024", "1/31/24"],
+    "a time": ["10:30:00", "9:05:59.5"],
+    "a number with a unit": [f"{i}.5 mg/kg" for i in range(10)],
+}
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize("what", OTHER)
+def test_numbers_in_another_writing_are_no_categories(what, kind):
+    values = OTHER[what]
+    write(pd.DataFrame({"set": "s", "x": values, "z": 1.5}), f"t.{kind}")
+    for missing in ("error", "indicator") if all(values) else ("indicator",):
+        with pytest.raises(ValueError, match=re.escape(f", {what}: write plain numbers, or words; --ignore x leaves")):
+            read(SetTable(f"t.{kind}", missing=missing))
+
+
+@pytest.mark.parametrize("values", [["5 mg", "10 mg"], ["<1%", "1-49%", ">50%"], ["A1", "B2", "10%"], ["+", "-", "+"]])
+def test_categories_with_numbers_in_them(values):
+    write(pd.DataFrame({"set": "s", "x": values}), "t.csv")
+    assert read(SetTable("t.csv")).features == [f"x={value}" for value in sorted({*values})]
+
+
+def test_truth_values_are_the_same_in_every_form():
+    frame = pd.DataFrame({"set": list("aabb"), "x": [True, False, True, True], "gone": [True, None, False, True]})
+    for number, table in enumerate((frame, frame.replace({True: "TRUE", False: "FALSE"}), frame.astype({"x": object}))):
+        expected = Sets.of(table, missing="indicator")
+        assert whole(expected).tolist() == [[1, 1, 0], [0, pytest.approx(2 / 3), 1], [1, 0, 0], [1, 1, 0]]
+        for kind in ("csv", "parquet"):
+            sets = read(SetTable(write(table, f"{number}.{kind}"), missing="indicator"))
+            assert sets.features == expected.features == ["x", "gone", "gone is missing"]
+            torch.testing.assert_close(whole(sets), whole(expected))
+
+
 def test_columns_that_are_none_with_missing_values():
     write(pd.DataFrame({"set": "s", "x": ["", "NA"], "y": [1, 2]}), "t.csv")
     with pytest.raises(ValueError, match=r"t.csv: column 'x' has no value in any row: --ignore x leaves it out"):

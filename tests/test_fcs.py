@@ -219,12 +219,65 @@ def test_wrong_matrices(case):
 
 
 GOOD = values().astype("<f4").tobytes()
+
+
+def shifted(by, which="HEADER", end=0, gap=0, tail=b""):
+    """A file of which one of the two says that DATA begins, and ends, elsewhere, behind some spaces."""
+    data = bytes([32] * gap) + GOOD + tail
+    held = fcs_bytes(data, words())
+    start = len(held) - len(data) + gap
+    for number, to in ((start - gap, start), (len(held) - 1, start + len(GOOD) - 1)):
+        in_header, in_text = (to + by * (which in (who, "both")) for who in ("HEADER", "TEXT"))
+        in_header, in_text = (n + end * (number == len(held) - 1) for n in (in_header, in_text))
+        held = held.replace(f"{number:>8}".encode(), f"{in_header:>8}".encode(), 1)
+        held = held.replace(f"/{number:>12}".encode(), f"/{in_text:>12}".encode(), 1)
+    return held
+
+
+DIFFERS = "differs in what HEADER, TEXT and $TOT say"
+LATIN = fcs_bytes(GOOD, words(P3S="TGF?")).replace(b"TGF?", "TGFß".encode("latin-1"))
+CONTRADICTED = {
+    "HEADER a byte early": (shifted(-1), DIFFERS),
+    "HEADER a byte early, behind a gap": (shifted(-1, gap=5), DIFFERS),
+    "TEXT two bytes late, before a checksum": (shifted(2, "TEXT", gap=5, tail=b"0" * 8), DIFFERS),
+    "$TOT of fewer events": (fcs_bytes(GOOD, words(TOT=10)), DIFFERS),
+    "$TOT of more events": (fcs_bytes(GOOD, words(TOT=12)), DIFFERS),
+    "the last byte is the one behind it": (shifted(0, end=1), ""),
+    "both a byte early, and a byte too many": (shifted(0, tail=b"x"), "has bytes behind DATA that are too few"),
+    "$NEXTDATA of nothing": (fcs_bytes(GOOD, words(NEXTDATA=77)), ""),
+    "a gain": (fcs_bytes((values() * 4).astype("<f4").tobytes(), words(**{f"P{n}G": 4 for n in range(1, 7)})), ""),
+    "a stain that ends in the mark": (fcs_bytes(GOOD, words(P3S="TGFb//")), ""),
+    "a mark too many at the end": (fcs_bytes(GOOD, {"$PAR": 6} | words() | {"$Z": "CD4/"}), ""),
+    "Latin-1": (LATIN, ""),
+}
+
+
+@pytest.mark.parametrize("case", CONTRADICTED)
+def test_what_a_file_says_twice_is_compared_with_its_bytes(case, recwarn):
+    held, note = CONTRADICTED[case]
+    raw(held)
+    plain = open_sets("a.fcs", cofactor=0.0)
+    (stored,) = plain
+    np.testing.assert_array_equal(stored.read()[0].numpy(), values()[:, [1, 2, 3, 5]].astype(np.float32))
+    assert plain.features[1] == ("TGFb/" if b"TGFb" in held else "TGFß" if b"TGF" in held else "CD3")
+    assert [note in str(one.message) for one in recwarn] == [True] * bool(note)
+
+
+def test_spillover_in_percent():
+    write("a.fcs", GOOD, words() | {"SPILL": spill()})
+    expected = read("a.fcs")
+    write("a.fcs", GOOD, words() | {"SPILL": spill(100 * SPILLS)})
+    with pytest.warns(UserWarning, match="a.fcs: has its spillover, SPILL, in percent"):
+        torch.testing.assert_close(read("a.fcs"), expected)
+
+
 WRONG = {
     "another file": (lambda: raw(b"set,x\n" + bytes(99)), "is no FCS file: it begins with b'set,x"),
     "empty": (lambda: raw(b""), "is no FCS file: it begins with b''"),
     "header alone": (lambda: raw(fcs_bytes(GOOD, words())[:58]), "its TEXT is said to be bytes 58 to"),
     "cut off": (lambda: raw(fcs_bytes(GOOD, words())[:-1]), "it says 11 events of 24 bytes from byte"),
-    "more events": (lambda: write("a.fcs", GOOD, words(TOT=12)), "is cut off or damaged: it says 12 events of 24 byte"),
+    "more events": (lambda: raw(fcs_bytes(GOOD, words(TOT=12))[:-5]), "is cut off or damaged: it says 12 events of"),
+    "two starts": (lambda: raw(shifted(2, gap=9)[:-2]), "events of 24 bytes from byte 432 (HEADER) or 430 (TEXT) on"),
     "no number": (lambda: write("a.fcs", GOOD, words(TOT="many")), "$TOT must be a whole number, it is 'many'"),
     "no channels": (lambda: write("a.fcs", GOOD, words(PAR=0)), "has no channels"),
     "too many channels": (lambda: write("a.fcs", GOOD, words(PAR=7)), "$P7B must be a whole number, it is ''"),

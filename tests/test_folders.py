@@ -147,7 +147,7 @@ BAD = {
     "a group": ("c.h5", h5(None, **{"features/x": ONE}), "c.h5: 'features' must be a dataset, it is a group"),
     "one axis": ("c.h5", h5(ONE[0]), "c.h5: features must be (N, D) or (1, N, D), their shape is (5,)"),
     "two sets": ("c.h5", h5(np.ones((2, 3, 5))), "c.h5: features must be (N, D) or (1, N, D), their shape is (2, 3"),
-    "whole numbers": ("c.h5", h5(ONE.astype(int)), "c.h5: features must be float16, float32 or float64, they are"),
+    "bytes": ("c.h5", h5(np.full((4, 5), b"x")), "c.h5: features must be numbers, they are |S1"),
     "no numbers": ("c.h5", h5(np.ones((4, 0))), "c.h5: has 0 features, a.h5 has 5"),
     "another width": ("c.h5", h5(np.ones((4, 7))), "c.h5: has 7 features, a.h5 has 5"),
     "places of others": ("c.h5", h5(ONE, coords=ONE[:3, :2]), "c.h5: coords must be (N, 2) with N = 4, their shape"),
@@ -185,6 +185,48 @@ def test_wrong_files_are_one_line(case, tmp_path, monkeypatch, capsys):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["labels.csv", "sets"]
 
 
+def one_file(out, name="feats"):
+    with h5py.File(out / "all.h5", "w") as root:
+        for key, values in arrays().items():
+            root[f"{key}/{name}"] = values
+            root[f"{key}/coords"] = np.zeros((len(values), 2), int)
+    return out / "all.h5"
+
+
+def packed(out, **more):
+    for name, values in arrays().items():
+        np.savez(out / f"{name}.npz", feats=values, **{key: np.arange(n) for key, n in more.items()})
+    return out
+
+
+def clam(out):
+    (out / "h5_files").mkdir()
+    for name, values in arrays().items():
+        write(out / "h5_files" / f"{name}.h5", values)
+    return out
+
+
+@pytest.mark.parametrize(
+    ("make", "dataset"),
+    [
+        *[(one_file, "feats"), (lambda out: one_file(out, "features"), None), (packed, None), (clam, None)],
+        (lambda out: packed(out, more=3), "feats"),
+    ],
+)
+def test_other_forms_of_folders_hold_the_same_sets(make, dataset, tmp_path):
+    found = {one.name: one.read()[0] for one in open_sets(make(tmp_path), dataset=dataset)}
+    assert {name: len(rows) for name, rows in found.items()} == SIZES
+    assert all(torch.equal(found[n], torch.from_numpy(v.astype(np.float32))) for n, v in arrays().items())
+
+
+def test_names_of_datasets_are_told_and_whole_numbers_are_numbers(tmp_path):
+    with pytest.raises(ValueError, match=r"a.npz: has no array 'features', it has 'feats', 'more': --dataset names"):
+        open_sets(packed(tmp_path, more=3))
+    np.save(tmp_path / "x.npy", np.arange(6).reshape(3, 2))
+    (stored,) = open_sets(tmp_path / "x.npy")
+    assert stored.read()[0].tolist() == [[0, 1], [2, 3], [4, 5]]
+
+
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
 def test_quantised_tensors_are_not_plain(tmp_path):
     with pytest.raises(ValueError, match="f.pt: features must be a plain tensor, it is torch.strided, torch.qint8"):
@@ -202,7 +244,7 @@ def test_options_that_are_for_tables(tmp_path):
         with pytest.raises(ValueError, match=said):
             open_sets(out, **options)
     (tmp_path / "none").mkdir()
-    with pytest.raises(ValueError, match=r"none: is a folder without a file of \.h5, \.hdf5, \.npy, \.pt"):
+    with pytest.raises(ValueError, match=r"none: is a folder without a file of \.h5, \.hdf5, \.npy, \.npz, \.pt"):
         open_sets(tmp_path / "none")
     for path in out.glob("*.npy"):
         np.save(path, np.empty((0, 5)))

@@ -584,3 +584,20 @@ def test_bad_anndata():
     twice = adata.copy()
     twice.var_names = list("vwxyx")
     refused("features must not name one twice: 'x'", adata=twice)
+
+
+@pytest.mark.parametrize("form", ["list", "dict", "group-by", "group-by of two"])
+def test_a_table_a_set(form):
+    frame = pd.DataFrame({"donor": list("bbac"), "run": [1, 1, 2, 2], "x": [1.0, 2, 3, 4], "kind": list("pqpq")})
+    long = frame.rename(columns={"donor": "set"}).drop(columns="run")
+    each = {name: long[long["set"] == name].drop(columns="set") for name in "bac"}
+    by = {"group-by": frame.drop(columns="run").groupby("donor"), "group-by of two": frame.groupby(["run", "donor"])}
+    sets = Sets.of(by.get(form, [*each.values()] if form == "list" else each))
+    names = {"list": [0, 1, 2], "dict": [*"bac"], "group-by": [*"abc"]}.get(form, ["1/b", "2/a", "2/c"])
+    assert (sets.names, sets.features) == (names, ["x", "kind=p", "kind=q"])
+    expected = Sets.of(long)
+    for number, name in enumerate([*"abc"] if form == "group-by" else [*"bac"]):
+        assert torch.equal(sets[number].read()[0], expected[expected.names.index(name)].read()[0])
+    assert Sets.of([each["b"], each["a"].iloc[:0]]).sizes.tolist() == [2, 0]
+    with pytest.raises(ValueError, match="set 1 differs from the first in column 'x': all need the same columns"):
+        Sets.of([each["b"], each["a"].drop(columns="x")])

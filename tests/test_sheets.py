@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from omniset.tables.sheets import look, number_of, numbers_of, separator_of, split, split_loosely
+from omniset.tables.spreadsheets import DECIMAL
 
 
 def written(tmp_path, text, name="t.txt"):
@@ -44,6 +45,7 @@ def test_what_csv_writes_is_read_back(tmp_path, separator):
         ("# made by x\n#id\ta\nr\t1\n", ["id", "a"], [["r", "1"]]),  # the header among the comments
         ("# made by x\nid\ta\nr\t1\n", ["id", "a"], [["r", "1"]]),
         ("#id;a,b\nr;1\n", ["id", "a,b"], [["r", "1"]]),
+        ("sep=;\nid;a\nr;1\n".encode("utf-16"), ["id", "a"], [["r", "1"]]),
         ("\n\nid,a\n\nr,1\n,\n", ["id", "a"], [["r", "1"]]),  # lines without any value
         ("a,b\nr,1,2\ns,3,4\n", ["a", "b"], [["r", "1", "2"], ["s", "3", "4"]]),  # as R writes names of rows
         ("id,a\nr,1\ns,2", ["id", "a"], [["r", "1"], ["s", "2"]]),
@@ -54,6 +56,17 @@ def test_the_header_is_found(tmp_path, text, columns, rows):
     sheet = look(written(tmp_path, text))
     assert (sheet.columns, rows_of(sheet)) == (columns, rows)
     assert len(sheet.titles) == len(rows[0])
+
+
+def test_decimal_commas(tmp_path):
+    token = DECIMAL.set(",")
+    try:
+        sheet = look(written(tmp_path, "id;a\nr;1.234,5\ns,1;0.25\nt;1.234\n"))
+        assert sheet.rows == [["r", "1234.5"], ["s,1", "0.25"], ["t", "1.234"]]
+        with pytest.raises(ValueError, match="line 4: has '1.234', of which --decimal , leaves open"):
+            rows_of(sheet)
+    finally:
+        DECIMAL.reset(token)
 
 
 def test_spaces_separate_where_nothing_else_does(tmp_path):
@@ -79,7 +92,7 @@ def test_a_row_again_is_a_row_where_there_is_no_header(tmp_path):
         ("# nothing\n", "is empty"),
         ('id,a\n"r,1\n', 'line 2: has a quote (") that is never closed'),
         ('id,a\n"r"x,1\n', 'line 2: has a quote (") that is never closed, or is out of place'),
-        ("id,a\nr,1\n".encode("utf-16"), "line 1: is not UTF-8 text"),
+        ("id,a\nr,1\n".encode("utf-16-le"), "line 1: is not UTF-8 text"),
         (b"id,a\nr\0,1\n", "line 2: is not UTF-8 text"),
         (b"id,a\n\xfc,1\n", "line 2: is not UTF-8 text"),
         ("#id,a,b\nr,1\n", "line 1: begins with # and has 3 fields, line 2 has 2"),

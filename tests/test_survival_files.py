@@ -9,7 +9,8 @@ import pytest
 from omniset import SetSurvival
 from omniset.cli import main
 from omniset.estimators.evaluation import evaluate
-from omniset.tables.labels import survival_columns
+from omniset.tables import LabelFile
+from omniset.tables.survival import as_survival, survival_columns
 from omniset.trials.comparison import OURS
 from omniset.trials.outcomes import SURVIVAL
 
@@ -97,11 +98,19 @@ def test_columns_of_other_names_and_columns_of_the_table(tmp_path):
         ("set,element,time,event", None, "auto", False),
         ("set,time,event", None, "regression", False),
         ("set,time,event,age", None, "survival", True),
+        ("set,OS,OS.time", None, "auto", ["OS.time", "OS"]),
+        ("set,OS_STATUS,OS_MONTHS,age", None, "survival", ["OS_MONTHS", "OS_STATUS"]),
+        ("set,PFI,PFI.time,ward", "ward", "auto", ["PFI.time", "PFI"]),
+        ("set,futime,fustat", None, "auto", ["futime", "fustat"]),
+        ("set,survival_months,censorship", None, "auto", ["survival_months", "censorship"]),
+        ("set,time,status", None, "auto", ["time", "status"]),
+        ("set,OS,age", None, "auto", False),
+        ("set,PFI,OS.time", None, "auto", False),
     ],
 )
 def test_auto_is_survival_where_there_is_nothing_else(tmp_path, columns, group, task, chosen):
     (tmp_path / "labels.csv").write_text(columns + "\n")
-    wanted = ["time", "event"] if chosen else None
+    wanted = ["time", "event"] if chosen is True else chosen or None
     assert survival_columns(tmp_path / "labels.csv", None, group, task, ("time", "event")) == wanted
     if task == "auto":
         assert survival_columns(tmp_path / "labels.csv", ["time"], group, task, ("time", "event")) is None
@@ -114,6 +123,19 @@ def test_time_and_event_among_other_columns_are_asked_about(tmp_path):
     with pytest.raises(ValueError, match=said):
         survival_columns(path, None, None, "auto", ("time", "event"))
     assert survival_columns(path, ["ward"], None, "auto", ("time", "event")) is None
+    assert survival_columns(path, ["event", "time"], None, "auto", ("time", "event")) == ["time", "event"]
+    path.write_text("set,OS,OS.time,PFI,PFI.time\n")
+    with pytest.raises(ValueError, match=r"--task survival --time_column OS.time --event_column OS learns times"):
+        survival_columns(path, None, None, "auto", ("time", "event"))
+    assert survival_columns(path, None, None, "survival", ("PFI.time", "PFI")) == ["PFI.time", "PFI"]
+    for columns in ("set,time,event,entry", "set,start,stop,event"):
+        path.write_text(columns + "\n")
+        for task in ("auto", "survival"):
+            with pytest.raises(
+                ValueError, match=r"has a column '(entry|start)': .*left truncation.* is not taken into"
+            ):
+                survival_columns(path, None, None, task, ("time", "event"))
+    path.write_text("set,time,event,ward\n")
     assert survival_columns(path, None, None, "classification", ("time", "event")) is None
 
 
@@ -138,6 +160,47 @@ def test_what_is_wrong_in_a_file_is_one_line(tmp_path, capsys, column, row, valu
     run("fit", tmp_path / "sets.csv", *words, code=2)
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
     assert message in line
+
+
+@pytest.mark.parametrize(
+    ("yes", "no", "said"),
+    [
+        *[("True", "False", ""), ("TRUE", "FALSE", ""), ("dead", "alive", ""), ("Deceased", "Living", "")],
+        *[("1:DECEASED", "0:LIVING", ""), ("1:Recurred/Progressed", "0:DiseaseFree", ""), ("event", "censored", "")],
+        *[
+            ("2", "1", "is 2 where the event was seen"),
+            ("1.0", "0.0", ""),
+            ("B", "A", "--event_value"),
+            ("3", "1", "--ev"),
+        ],
+    ],
+)
+def test_events_in_words(tmp_path, yes, no, said, capsys):
+    _, labels = make(tmp_path, 13)
+    labels.assign(event=labels["event"].map({1: yes, 0: no})).to_csv(tmp_path / "labels.csv", index=False)
+    file = LabelFile(tmp_path / "labels.csv")
+    table = file.file
+    if said.startswith("--"):
+        with pytest.raises(ValueError, match=r"it must be 1, where the event was seen, or 0, or words.*--event_value"):
+            as_survival(file, file.frame[["time", "event"]], table, 2)
+        found = as_survival(file, file.frame[["time", "event"]], table, 2, yes)
+    elif said:
+        with pytest.warns(UserWarning, match=said):
+            found = as_survival(file, file.frame[["time", "event"]], table, 2)
+    else:
+        found = as_survival(file, file.frame[["time", "event"]], table, 2)
+    assert found["event"].tolist() == labels["event"].tolist()
+
+
+def test_the_value_of_an_event_is_remembered(tmp_path, capsys):
+    _, labels = make(tmp_path, 13)
+    labels.assign(censorship=1 - labels["event"]).drop(columns="event").to_csv(tmp_path / "labels.csv", index=False)
+    target = [tmp_path / "sets.csv", "--target", tmp_path / "labels.csv"]
+    run("fit", *target, "--out", tmp_path / "run", "--method=deep-sets", *SMALL, code=2)
+    assert "column 'censorship' may say where no event was seen: --event_value 0, or 1" in capsys.readouterr().err
+    run("fit", *target, "--out", tmp_path / "run", "--event_value=0", "--method=deep-sets", *SMALL)
+    assert f"the event was seen in {labels['event'].sum()} of 13" in capsys.readouterr().out
+    run("evaluate", *target, "--model", tmp_path / "run", "--out", tmp_path / "e", "--progress=false")
 
 
 def test_missing_columns_and_other_targets_are_named(tmp_path, capsys):

@@ -18,7 +18,7 @@ from omniset.core.sets import Sets
 from omniset.microbiomes.samples import Samples, write_samples
 from omniset.tables import LabelFile, SetTable, TableFile, TableWriter, collect
 from omniset.tables.labels import ROW, as_numbers, choose_task, column_labels, doubts_of_classes, require_choice
-from omniset.tables.spreadsheets import SAFE
+from omniset.tables.spreadsheets import DECIMAL, SAFE
 
 TEXT = [f".{kind}{packed}" for kind in ("csv", "tsv") for packed in ("", ".gz", ".bz2", ".xz")]
 KINDS = [".parquet", *TEXT]
@@ -108,6 +108,38 @@ def test_text_as_people_and_programs_write_it(tmp_path):
     assert lists(table) == [("a, b", [[1, single], [0.5, 100]], [1, 1]), ("7", [[12, 3], [4, 0]], [1, 1])]
     assert [table.file.nth(i) for i in range(4)] == [0, 2, 3, 6]
     assert lists(SetTable(text_file(tmp_path, text + "\n\n\r\n"))) == lists(table)
+
+
+FORMS = {  # of the sets a (1, 1.5), (2, -2) and b (3, 1000.25)
+    "R's write.table.txt": '"set" "x" "y"\n"1" "a" 1 1.5\n"2" "a" 2 -2\n"3" "b" 3 1000.25\n',
+    "R's write.table with tabs.tsv": '"set"\t"x"\t"y"\n"1"\t"a"\t1\t1.5\n"2"\t"a"\t2\t-2\n"3"\t"b"\t3\t1000.25\n',
+    "R's write.csv.csv": '"","set","x","y"\n"r1","a",1,1.5\n"r2","a",2,-2\n"r3","b",3,1000.25\n',
+    "semicolons.csv": "set;x;y\na;1;1.5\na;2;-2\nb;3;1000.25\n",
+    "bars.txt": "set|x|y\na|1|1.5\na|2|-2\nb|3|1000.25\n",
+    "commas.tsv": "set,x,y\na,1,1.5\na,2,-2\nb,3,1000.25\n",
+    "said.csv": "sep=;\r\nset;x;y\r\na;1;1.5\r\na;2;-2\r\nb;3;1000.25\r\n",
+    "Unicode text.txt": "set\tx\ty\r\na\t1\t1.5\r\na\t2\t-2\r\nb\t3\t1000.25\r\n".encode("utf-16"),
+    "decimal commas.csv": "set;x;y\na;1;1,5\na;2;-2\nb;3;1.000,25\n",
+    "decimal commas.tsv": 'set\tx\ty\na\t1\t"1,5"\na\t2\t-2,0\nb\t3\t1000,25\n',
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*its first column has no name")
+@pytest.mark.parametrize("name", FORMS)
+def test_forms_in_which_others_write_tables(name, tmp_path):
+    path = tmp_path / name
+    path.write_bytes(FORMS[name] if isinstance(FORMS[name], bytes) else FORMS[name].encode())
+    token = DECIMAL.set("," if "decimal" in name else ".")
+    try:
+        assert lists(SetTable(path)) == [("a", [[1, 1.5], [2, -2]], [1, 1]), ("b", [[3, 1000.25]], [1])]
+        path.write_text(path.read_bytes().decode("utf-16" if "Unicode" in name else "utf-8").replace("b", "b\0"))
+        with pytest.raises(ValueError, match=f"line {4 + (name == 'said.csv')}: is not UTF-8"):
+            lists(SetTable(path))
+        DECIMAL.set(",")
+        with pytest.raises(ValueError, match="line 3: column 'x' is '1.234', of which --decimal , leaves open"):
+            lists(SetTable(text_file(tmp_path, "set;x\na;1,5\nb;1.234\n")))
+    finally:
+        DECIMAL.reset(token)
 
 
 def test_values_and_indices_of_parquet(tmp_path):
@@ -291,6 +323,37 @@ def test_labels_are_matched_by_name(tmp_path):
     assert LabelFile(path, ["age"]).groups(sets) is None
 
 
+@pytest.mark.parametrize(
+    "names",
+    [["b.fcs", "a.svs", "c.ome.tiff"], ["B", "A", "C "], ["slide_b", "slide_a", "slide_c"], ["b.h5", "A", "c"]],
+)
+@pytest.mark.parametrize("turned", [False, True])
+def test_names_that_are_written_in_another_way(names, turned, tmp_path):
+    mine, theirs = (["b", "a", "c"], names) if turned else (names, ["b", "a", "c"])
+    source = SetTable(text_file(tmp_path, "set,x\n" + "".join(f"{name},1\n" for name in theirs), "sets.csv"))
+    sets, _ = collect(source, ["x"], tmp_path)
+    labels = LabelFile(text_file(tmp_path, "set,label\n" + "".join(f"{n},p{i}\n" for i, n in enumerate(mine)), "l.csv"))
+    with pytest.warns(UserWarning, match="names of sets are written in another way: '.*' is taken for"):
+        assert labels.align(sets, source.file, None)["label"].tolist() == ["p0", "p1", "p2"]
+
+
+def test_names_of_which_two_would_be_one(tmp_path):
+    source = SetTable(text_file(tmp_path, "set,x\nA,1\na,1\nB,1\n", "sets.csv"))
+    sets, _ = collect(source, ["x"], tmp_path)
+    labels = LabelFile(text_file(tmp_path, "set,label\nA.fcs,p\na.svs,q\nb.svs,p\nz,p\n", "l.csv"))
+    for how, said in (
+        ("error", "line 2: set 'A.fcs' is not in"),
+        ("ignore", "no label for set 'A' of .* such as 'A.fcs'"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            labels.align(sets, source.file, None, how)
+    path = text_file(tmp_path, ",label\nA,p\na,q\nB,p\nz,p\ny,p\n", "l.csv")
+    with pytest.warns(UserWarning, match="l.csv: its first column, without a name, is taken for the names of sets"):
+        labels = LabelFile(path)
+    with pytest.warns(UserWarning, match="2 of 5 labels are of others than .* has, such as of 'z', 'y': they are left"):
+        assert labels.align(sets, source.file, None, "ignore")["label"].tolist() == ["p", "q", "p"]
+
+
 def test_labels_in_parquet(tmp_path):
     path = tmp_path / "labels.parquet"
     frame = pd.DataFrame(
@@ -310,7 +373,7 @@ def test_labels_in_parquet(tmp_path):
     assert found["parts"].tolist()[:2] == ["0.5", "2"]
     assert found["n"].tolist() == ["7", "5", "3"]
     assert found["c"].tolist()[::2] == ["u", "v"]
-    assert found["yes"].tolist() == ["true", "false", "true"]
+    assert found["yes"].tolist() == ["True", "False", "True"]
     assert found.isna().sum().to_dict() == {"set": 0, "whole": 0, "parts": 1, "n": 0, "c": 1, "yes": 0, ROW: 0}
 
 
@@ -351,12 +414,20 @@ def test_labels_in_columns_of_the_table(tmp_path):
         ([["1.5", "2"], ["u", "v"]], "classification"),
         ([["1", "2"], ["1.5", "2"]], "regression"),
         ([[None, None]], "classification"),
+        ([["<1%", "1-49%", ">50%"]], "classification"),
+        ([[f"{i} mg" for i in range(9)]], "classification"),
+        ([["1,5", "2,5"]], "is '1,5', it must be a plain number to be learned as one, it is a number with a comma"),
+        ([[f"{i}%" for i in range(10)]], "it is a number in percent; --task classification takes classes"),
     ],
 )
 def test_choice_of_the_task(columns, task, tmp_path):
     values = pd.concat([pd.Series(c, dtype=object) for c in columns], axis=1)
     file = TableFile(text_file(tmp_path, "set,x\na,1\n"))
-    assert choose_task(None, values, file, "auto") == task
+    if " " in task:
+        with pytest.raises(ValueError, match=task):
+            choose_task(None, values, file, "auto")
+    else:
+        assert choose_task(None, values, file, "auto") == task
     assert choose_task(None, values, file, "regression") == "regression"
     with pytest.raises(ValueError, match="task must be 'auto', 'classification', .* or 'survival', got 'guess'"):
         choose_task(None, values, file, "guess")

@@ -836,6 +836,31 @@ def tidy(text: str) -> str:
 # ---------------------------------------------------------------------- after which what is right is known
 
 
+def write_sets_otherwise(path: Path, rng: Generator) -> str:
+    """Numbers with commas or in percent, names with endings; or FCS of which one says that DATA is elsewhere."""
+    if path.is_dir():
+        file, by = pick(rng, sorted(path.glob("*.fcs"))), int(pick(rng, [-3, -2, -1, 1, 2, 3]))
+        held, where = file.read_bytes(), pick(rng, ["HEADER", "TEXT"])
+        start, end = int(held[26:34]), int(held[34:42])
+        for number in (start, end) if rng.random() < 0.5 else (start,):
+            width, mark = (8, b"") if where == "HEADER" else (12, b"/")
+            held = held.replace(mark + b"%*d" % (width, number), mark + b"%*d" % (width, number + by), 1)
+        file.write_bytes(held)
+        return f"{where} of {file.name} is {by} bytes off"
+    kind = pick(rng, ["commas", "percent", "endings", "capitals"])
+    if kind in ("endings", "capitals"):
+        file = pick(rng, [path, path.with_name("labels.csv")])
+        end = pick(rng, [".FCS", ".svs", ".ome.tiff"])
+        name = (lambda m: m[0].upper()) if kind == "capitals" else (lambda m: m[0] + end)
+        file.write_text(re.sub("^[a-d](?=[\t,])", name, file.read_text(), flags=re.MULTILINE))
+        return f"names in {file.name} with {kind}"
+    lines = [line.split("\t") for line in path.read_text().splitlines()]
+    for line in lines[1:]:
+        line[1:] = [c.replace(".", ",") if kind == "commas" else f"{100 * float(c):.6g}%" for c in line[1:]]
+    path.write_text("\n".join(map("\t".join, lines)) + "\n")
+    return f"numbers with {kind}"
+
+
 def write_otherwise(path: Path, rng: Generator) -> str:
     """The same connectivity as a triangle in any order, with names without a prefix, or with one label more."""
     (_, *names), *rows = (line.split(",") for line in path.read_text().splitlines())

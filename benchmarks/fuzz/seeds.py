@@ -148,6 +148,19 @@ def folder_fcs(path: Path, rng: Generator) -> None:
         (path / f"{name}.fcs").write_bytes(fcs_bytes(values.tobytes(), words))
 
 
+def known_fcs(path: Path, rng: Generator) -> None:
+    folder_fcs(path, rng)
+    events = [np.frombuffer(file.read_bytes()[-48:], "<f4").reshape(4, 3) for file in sorted(path.glob("*.fcs"))]
+    np.save(path.with_name("truth.npy"), np.concatenate(events)[:, 1:])
+
+
+def known_sets(path: Path, rng: Generator) -> None:
+    labels_of_files(path)
+    values = numbers(rng, 12, 2).round(2)
+    np.save(path.with_name("truth.npy"), values)
+    write_table(path, [("set", "x", "y"), *(("abcd"[i // 3], *map(float, row)) for i, row in enumerate(values))])
+
+
 def sets_of_cells(path: Path, rng: Generator) -> None:
     """Donors take turns."""
     with h5py.File(path, "w") as root:

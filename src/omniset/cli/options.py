@@ -13,21 +13,23 @@ from typing import Any, TypeVar
 
 from omniset.options import Option, check, defaults_of, hints, option, options, options_of, shell_sentence
 from omniset.runs import folders
-from omniset.tables.spreadsheets import SAFE
+from omniset.tables.spreadsheets import DECIMAL, SAFE
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 AS_AT_FIT = " null: as at fit."
 
 # Options of the whole program, wherever they stand among its words; no command lists them.
 PROGRESS: ContextVar[bool] = ContextVar("progress", default=True)
-PROGRAM: dict[str, tuple[ContextVar[bool], bool, str]] = {
-    "progress": (PROGRESS, True, "no word of how far the work has come."),
+PROGRAM: dict[str, tuple[ContextVar[Any], Any, Any, str]] = {  # its value without a word, the other one, what that does
+    "progress": (PROGRESS, True, False, "no word of how far the work has come."),
     "csv_safe": (
         SAFE,
         False,
+        True,
         "in tables as text, an apostrophe before names that a spreadsheet would compute: those that begin with =, +, "
         "-, @, a tab or a carriage return and are no numbers.",
     ),
+    "decimal": (DECIMAL, ".", ",", "in tables as text that are read, numbers have a decimal comma, as 1.234,5."),
 }
 
 
@@ -116,10 +118,10 @@ def of_program(words: Sequence[str]) -> list[str]:
     """Set the options of the whole program, and give the words without them.
 
     Raises:
-        ValueError: One is neither true nor false.
+        ValueError: One is neither true nor false, or neither sign.
     """
     rest, waiting = [], [*words]
-    for variable, default, _ in PROGRAM.values():
+    for variable, default, *_ in PROGRAM.values():
         variable.set(default)
     while waiting:
         word = waiting.pop(0)
@@ -128,10 +130,17 @@ def of_program(words: Sequence[str]) -> list[str]:
             rest.append(word)
             continue
         value = value or (waiting.pop(0) if waiting else "")
-        if value.lower() not in ("true", "false"):
-            raise ValueError(f"{name} must be true or false, got {value!r}")
-        PROGRAM[name][0].set(value.lower() == "true")
+        variable, *two, _ = PROGRAM[name]
+        values = {str(one).lower(): one for one in sorted(two, reverse=True)}
+        if value.lower() not in values:
+            raise ValueError(f"{name} must be {' or '.join(values)}, got {value!r}")
+        variable.set(values[value.lower()])
     return rest
+
+
+def words_of_program() -> tuple[str, ...]:
+    """What a worker is told, so that it reads and writes as the program does, without a word."""
+    return ("--progress=false", *(f"--{name}={PROGRAM[name][0].get()}" for name in PROGRAM if name != "progress"))
 
 
 def given(cls: type, arguments: Mapping[str, Any]) -> dict[str, Any]:

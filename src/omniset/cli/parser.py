@@ -47,7 +47,7 @@ class Parser(ArgumentParser):
     """What may be given is said in the words of each option; --two-words and --two_words are the same option."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        said = [f"--{name} {str(not default).lower()}: {text}" for name, (_, default, text) in PROGRAM.items()]
+        said = [f"--{name} {str(other).lower()}: {text}" for name, (*_, other, text) in PROGRAM.items()]
         about: dict[str, Any] = {"formatter_class": HelpFormatter, "epilog": " ".join(["Of every command:", *said])}
         super().__init__(*arguments, **about | options)
 

@@ -261,7 +261,7 @@ def settings_of(job: Job) -> dict[str, Any]:
             arguments[name] = [str(value), _checksum(Path(value))]
     settings: dict[str, Any] = plain(
         arguments
-        | {"model": checksums, "csv_safe": job.csv_safe, "omniset": job.version, "torch": str(torch.__version__)}
+        | {"model": checksums, "program": [*job.program], "omniset": job.version, "torch": str(torch.__version__)}
     )
     return settings
 

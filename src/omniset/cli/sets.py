@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +13,19 @@ from omniset.estimators.options import SetOptions
 from omniset.options import option, options
 
 TABLES = (".parquet", ".csv", ".tsv")
-SETS = (*TABLES, ".h5ad", ".zarr", ".fcs", ".biom", ".h5", ".hdf5", ".npy", ".pt")  # that a folder of parts may hold
+SETS = (
+    *TABLES,
+    ".h5ad",
+    ".zarr",
+    ".fcs",
+    ".biom",
+    ".h5",
+    ".hdf5",
+    ".npy",
+    ".npz",
+    ".pt",
+    ".txt",
+)  # that a folder of parts may hold
 PREDICTING = ("max_elements", "device", "progress")
 # What the shell has no use for: what another option, or the labels, say, and settings of networks for Python.
 # Of `SetOptions`: how networks are trained and computed in detail, which no result told to choose, and what is said
@@ -50,6 +63,9 @@ class Reading:
         "Whether the spillover that a .fcs file says ($SPILLOVER or SPILL) is taken out of its stains. null: yes.",
         group="data",
     )
+    dataset: str | None = option(
+        None, "What the features are called in .h5, .npz and .pt files. null: features.", group="data"
+    )
     vectors: Path | None = option(
         None,
         "Table with numbers of each feature, or FASTA with its sequence, where sets are samples of a table of counts.",
@@ -86,6 +102,7 @@ def fit(
     task: Literal["auto", "classification", "regression", "survival"] = "auto",
     time_column: str = "time",
     event_column: str = "event",
+    event_value: str | None = None,
     level: Literal["auto", "set", "element"] = "auto",
     unused_labels: Literal["error", "ignore"] = "error",
     **options: Any,
@@ -99,8 +116,8 @@ def fit(
             numbers or text that are features, and optionally "multiplicity" (how often the element occurs) and
             "element" (its name).
             Ends in .parquet, .csv or .tsv; the last two may be compressed (.gz, .bz2, .xz). Or cells in an .h5ad file;
-            .fcs files; .h5, .npy or .pt files of features, one a set; a table of counts (.biom): see "Tables" in the
-            documentation.
+            .fcs files; .h5, .npy, .npz or .pt files of features, one a set; a table of counts (.biom): see "Tables" in
+            the documentation.
         target: Table of what is to be predicted: column "set" and a column per target, such as "label". With a column
             "element" too, labels are those of elements.
         out: Folder for the model, its report and metrics.
@@ -112,10 +129,12 @@ def fit(
         group: Column of the target file (or of the table) that says which sets belong together, such as the patient:
             they are never split between training and validation.
         task: Whether labels are classes, numbers, or times until an event. "auto": survival where the target file has
-            the columns set, time, event, and no other but the group's; numbers where all labels of all targets are
-            numbers, and some have fractions or more than 20 different values.
+            the columns set, time, event (or OS.time, OS and the like), and no other but the group's; numbers where all
+            labels of all targets are numbers, and some have fractions or more than 20 different values.
         time_column: Of survival: column with the time of the event, or until which it had not happened.
-        event_column: Of survival: column with 1 where the event was seen at that time, else 0.
+        event_column: Of survival: column with 1 where the event was seen at that time, else 0; or words for that.
+        event_value: Of survival: what that column has where the event was seen. null: 1, of 1 and 2 the 2, or a word
+            such as True, dead or 1:DECEASED.
         level: Whether sets or elements are labelled. "auto": elements where the target file has a column "element", or
             the targets are columns of the table.
         unused_labels: What to do with labels whose set is not in the table.
@@ -133,8 +152,9 @@ def fit(
     from omniset.runs.devices import find
     from omniset.runs.folders import unfinished
     from omniset.tables.files import TableWriter, listed
-    from omniset.tables.labels import LabelFile, survival_columns
+    from omniset.tables.labels import LabelFile
     from omniset.tables.reading import open_sets
+    from omniset.tables.survival import survival_columns
     from omniset.trials.comparison import OURS
 
     arguments, reading, columns = given(SetOptions, options), given(Reading, options), split(target_columns)
@@ -160,7 +180,7 @@ def fit(
         file = None if target is None else LabelFile(target, columns, group, reading["set_column"])
         if file is not None and level not in ("auto", file.level):
             raise ValueError(f"level={level!r}, but {target} has labels of {file.level}s")
-        labels = commands.Labels(file, columns, group, unused_labels)
+        labels = commands.Labels(file, columns, group, unused_labels, event_value)
         how: dict[str, Any] = {"ignore": split(ignore) or [], "missing": draft.missing, "most": draft.max_elements}
         table = open_sets(sets, split(features), labels.in_table, folder=folder.path, **how, **reading)
         labels.refuse_leaks(table)
@@ -183,7 +203,10 @@ def fit(
             return
         for note in model.notes_[1:]:
             say(note)
-        model.ignored_, model.reading_ = table.ignored, commands.remembered(reading | table.reading)
+        model.ignored_, model.reading_ = (
+            table.ignored,
+            commands.remembered(reading | table.reading | {"event_value": event_value}),
+        )
         folder.save(model)
         truth, shown, written = values.to_numpy(), model.validation_, ["the model"]
         evaluation, on = out_of_fold(model, collection, truth, groups), ""
@@ -252,7 +275,8 @@ def embed(sets: Path, model: Path = Path("run"), out: Path = Path("vectors.csv")
     new_file(out)
     estimator = commands.load(model, given(SetOptions, options))
     made = f"vectors of {len(estimator.get_feature_names_out()):,} numbers"
-    commands.write_each(estimator, estimator.vectors, sets, out, reading, ("embedding", made))
+    vectors = functools.partial(commands.told_apart, estimator.vectors, sets)
+    commands.write_each(estimator, vectors, sets, out, reading, ("embedding", made))
 
 
 @takes(Reading, "set_column", as_at_fit=True)
@@ -266,6 +290,7 @@ def evaluate(
     out: Path = Path("evaluation"),
     group: str | None = None,
     unused_labels: Literal["error", "ignore"] = "error",
+    event_value: str | None = None,
     importance: bool = False,
     **options: Any,
 ) -> None:
@@ -281,6 +306,7 @@ def evaluate(
         group: Column of the target file (or of the table) that says which sets belong together, such as the patient:
             intervals are then over patients.
         unused_labels: What to do with labels whose set is not in the table.
+        event_value: As for fit. null: as at fit.
         importance: Measure how much each feature matters, by permutation, into features.csv and the report. It takes as
             many predictions as five times the features; of much data as the features.
     """
@@ -304,7 +330,8 @@ def evaluate(
         file = None if target is None else LabelFile(target, wanted, group, named)
         if file is not None and file.level != estimator.level:
             raise ValueError(f"{target} has labels of {file.level}s, the model predicts {estimator.level}s")
-        labels = commands.Labels(file, wanted, group, unused_labels)
+        event_value = event_value or estimator.reading_.get("event_value")
+        labels = commands.Labels(file, wanted, group, unused_labels, event_value)
         table = commands.sets_for(estimator, sets, folder.path, reading, labels.in_table)
         collection, values, groups = labels.read(table, estimator.level, folder.path, estimator.progress)
         values = labels.known_to(estimator, values, table.file)

@@ -28,12 +28,11 @@ from typing import Any
 import torch
 
 import omniset
-from omniset.cli.options import of_program
+from omniset.cli.options import of_program, words_of_program
 from omniset.lazy import needs
 from omniset.runs.console import RECORDS, line_of
 from omniset.runs.files import state_of
 from omniset.runs.processes import processors
-from omniset.tables.spreadsheets import SAFE
 
 SYNCHRONOUS, LOCAL = "synchronous", re.compile(r"local(?::0*([1-9]\d*))?")
 PATIENCE = "15s"  # for a scheduler to answer
@@ -68,7 +67,7 @@ class Job:
         arguments: All others but `out`.
         out: Folder of what is made.
         ending: Of the file that is made of a part; "": a folder is.
-        csv_safe: As the option of the program.
+        program: Options of the program.
         reads: States of the model and of files that options name, when the command began.
         words: The command as it was typed, which reports quote.
         here: Folder in which it was typed.
@@ -80,7 +79,7 @@ class Job:
     arguments: dict[str, Any]
     out: Path
     ending: str = ""
-    csv_safe: bool = field(default_factory=SAFE.get)
+    program: tuple[str, ...] = field(default_factory=words_of_program)
     reads: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     words: tuple[str, ...] = field(default_factory=lambda: tuple(sys.argv[1:]))
     here: str = field(default_factory=os.getcwd)
@@ -127,7 +126,7 @@ def do(job: Job, part: Part) -> Outcome:
 
 
 def _call(command: Callable[..., Any], job: Job, part: Part, made: Path) -> None:
-    of_program(["--progress=false", f"--csv_safe={job.csv_safe}"])
+    of_program(job.program)
     command(**job.arguments | {job.argument: part.value, "out": made})
 
 

@@ -18,11 +18,13 @@ import pyarrow.compute as pc
 from jaxtyping import Bool, Float, Shaped
 
 from omniset.core.checks import short
-from omniset.core.features import MISSING
+from omniset.core.features import MISSING, writing, written
 
 Missing = Literal["error", "indicator"]
 CATEGORIES = 100  # of a column, at most: more are names
+NO_NUMBER = (*MISSING, "-", ".", "?", "n.d.")  # SAS's and those of spreadsheets; among categories "-" is a strand
 NO_CATEGORY = tuple(word for word in MISSING if word != "none")  # "none" may well be one
+MIDNIGHT = r" 00:00:00(\.0+)?Z?$"  # of dates without a time
 MARKED = '; missing values are taken, and marked, with --missing indicator (Python: missing="indicator")'
 
 
@@ -44,6 +46,19 @@ class Block:
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()))) if self.columns else 0
 
+    def values(self, column: str) -> pa.Array:
+        """A column; as truth values where, but for what is missing, its texts are true and false in any case."""
+        values = self.columns[column]
+        if _is_number_type(values.type) or not pa.types.is_string(values.type):
+            return values
+        first = next((t for t in values.slice(0, 1000).to_pylist() if t and t.strip().lower() not in MISSING), "")
+        if first.strip().lower() not in ("true", "false"):
+            return values
+        text = pc.utf8_lower(pc.utf8_trim_whitespace(values))
+        if not {*text.unique().to_pylist()} <= {"true", "false", None, *MISSING}:
+            return values
+        return pc.if_else(pc.is_in(text, pa.array(("true", "false"))), pc.equal(text, "true"), None)
+
     def numbers(
         self, column: str, least: float | None = None, values: pa.Array | None = None
     ) -> Float[np.ndarray, " rows"]:
@@ -52,7 +67,7 @@ class Block:
         Raises:
             ValueError: Naming the first that is not.
         """
-        values = self.columns[column] if values is None else values
+        values = self.values(column) if values is None else values
         if pa.types.is_boolean(values.type):
             values = values.cast(pa.int8())
         if not _is_number_type(values.type):
@@ -76,13 +91,15 @@ class Block:
             texts = values.to_pylist()
             row = next(row for row, text in enumerate(texts) if text is not None and not _is_number(text))
             state = f"is {short(texts[row])}" if texts[row] else "is empty"
-            hint = MARKED if texts[row].lower() in MISSING else ""
+            state += f", {other}" if (other := writing(texts[row])) else ""
+            hint = MARKED if texts[row].lower() in NO_NUMBER else ""
             raise self.error(row, column, f"{state}, it must be a number{self.remedy}{hint}") from None
 
     def as_text(self, column: str, values: pa.Array) -> pa.Array:
         """Values as text. Raises: ValueError where they are neither text nor numbers."""
         try:
-            return values.cast(pa.string())
+            text = values.cast(pa.string())
+            return pc.replace_substring_regex(text, MIDNIGHT, "") if pa.types.is_timestamp(values.type) else text
         except pa.ArrowException:
             raise self.error(None, column, f"must be text or numbers, it is {values.type}") from None
 
@@ -214,9 +231,9 @@ class Encoding:
         return features
 
     def _numbers(self, out: np.ndarray, column: Column, block: Block) -> Bool[np.ndarray, " rows"]:
-        values, gone = block.columns[column.name], np.zeros(len(block), dtype=bool)
+        values, gone = block.values(column.name), np.zeros(len(block), dtype=bool)
         if self.missing == "indicator":
-            gone = _missing(block, column.name, values, MISSING)
+            gone = _missing(block, column.name, values, NO_NUMBER)
         numbers = block.numbers(column.name, values=_filled(block, column.name, values, gone))
         out[:, 0] = _narrowed(block, column.name, np.where(gone, column.mean, numbers), out.dtype.type)
         return gone
@@ -262,8 +279,8 @@ class _Learned:
         """The first value that is there tells which kind the column is of."""
         if self.categorical is not None or not len(block):
             return
-        values = block.columns[self.name]
-        there = np.flatnonzero(~_missing(block, self.name, values, MISSING))
+        values = block.values(self.name)
+        there = np.flatnonzero(~_missing(block, self.name, values, NO_NUMBER))
         if len(there):
             value = block.as_text(self.name, values)[int(there[0])].as_py().strip()
             self.categorical = not (_is_number_type(values.type) or _is_number(value))
@@ -271,8 +288,8 @@ class _Learned:
 
     def see(self, block: Block, missing: Missing) -> None:
         self.decide(block)
-        values = block.columns[self.name]
-        gone = _missing(block, self.name, values, NO_CATEGORY if self.categorical else MISSING)
+        values = block.columns[self.name] if self.categorical else block.values(self.name)
+        gone = _missing(block, self.name, values, NO_CATEGORY if self.categorical else NO_NUMBER)
         self._gone |= bool(gone.any())
         if self.categorical is None or not len(block):
             return
@@ -286,14 +303,22 @@ class _Learned:
         text = pc.utf8_trim_whitespace(block.as_text(self.name, values))
         for value in text.filter(pa.array(~gone)).unique().to_pylist():
             if _is_number(value):
-                row = int(pc.equal(text, value).to_numpy(zero_copy_only=False).argmax())
-                bound = f"which is a number, and {self._text!r} is none: a feature is numbers, or text, throughout"
+                row = pc.index(text, value).as_py()
+                none = f"is {other}" if (other := writing(self._text)) else "is none"
+                bound = f"which is a number, and {self._text!r} {none}: a feature is numbers, or text, throughout"
                 raise block.error(row, self.name, f"is {value!r}, {bound}")
             self._categories.add(value)
             if len(self._categories) > CATEGORIES:
-                row = int(pc.equal(text, value).to_numpy(zero_copy_only=False).argmax())
+                self._refuse_numbers()
+                row = pc.index(text, value).as_py()
                 message = f"is text of more than {CATEGORIES} different values, here {value!r}: is it a name? "
                 raise block.error(row, self.name, f"{message}--ignore {shlex.quote(self.name)} leaves it out")
+
+    def _refuse_numbers(self) -> None:
+        """As categories, numbers in another writing, or dates, would mean nothing."""
+        if found := written(sorted(self._categories)):
+            remedy = f"write plain numbers, or words; --ignore {shlex.quote(self.name)} leaves it out"
+            raise EncodingError(f"column {self.name!r} has {short(found[0])}, {found[1]}: {remedy}")
 
     def result(self, missing: Missing) -> Column:
         marked = missing == "indicator" and self._gone
@@ -301,6 +326,7 @@ class _Learned:
             remedy = f"--ignore {shlex.quote(self.name)} leaves it out"
             raise EncodingError(f"column {self.name!r} has no value in any row: {remedy}")
         if self.categorical:
+            self._refuse_numbers()
             return Column(self.name, sorted(self._categories), marked=marked)
         return Column(self.name, mean=self._sum / max(self._count, 1), marked=marked)
 

@@ -7,7 +7,8 @@ learned from like a measurement, and, where rows are sorted by label, win.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from jaxtyping import Bool, Int, Real
@@ -22,6 +23,19 @@ SPELLED = {  # without spaces, underscores and case
     **dict.fromkeys(("freq", "frequency", "frequencies", "mult", "num"), "multiplicity"),
 }
 UNNAMED = re.compile(r"(Unnamed: \d+.*)?")  # what pandas calls a column without a name, such as its own row index
+NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?"
+BOUND = "a bound of a number"
+WRITINGS = {  # of numbers and dates, of which each would be a category
+    "a number with a comma (--decimal , reads decimal commas)": r"[+-]?(\d{1,3}(\.\d{3})+|\d*),\d+(e[+-]?\d+)?",
+    "a number with separators of thousands": r"[+-]?\d{1,3}([ ,'\xa0\u2009\u202f]\d{3})+(\.\d+)?",
+    "a number in percent": NUMBER + r"\s?%",
+    BOUND: r"([<>≤≥~]|[<>]=)\s?" + NUMBER + r"\s?%?",
+    "a number with another minus than -": "[\u2212\u2013]" + NUMBER,
+    "a date": r"\d{4}([-/.])\d{1,2}\1\d{1,2}([T ].*)?|[0-3]?\d([-/.])[0-3]?\d\3(\d\d){1,2}( .*)?",
+    "a time": r"\d{1,2}:\d\d:\d\d(\.\d+)?",
+    "a number with a unit": NUMBER + r"\s?[a-zµμ°Ω]+(/[a-z]+)?",
+}
+MANY = 10  # numbers with a unit, or labels: fewer are categories, such as 10x and 5x
 INDEX = ("index", "level0")  # what it calls an index that has become a column
 LEAST = 10  # rows; in fewer, a feature may count them by chance
 
@@ -37,6 +51,32 @@ def doubt(name: str) -> str | None:
         return "is a row index without a name: write the table with index=False"
     reserved = meant(name)
     return None if reserved is None else f"its name is nearly {reserved!r}: rename it if it is that"
+
+
+def writing(text: str) -> str | None:
+    """In which other writing this is a number, or a date.
+
+    >>> writing("1.234,5"), writing("HE"), writing("2 mg/kg")
+    ('a number with a comma (--decimal , reads decimal commas)', None, 'a number with a unit')
+    """
+    return next((what for what, form in WRITINGS.items() if re.fullmatch(form, text.strip(), re.IGNORECASE)), None)
+
+
+def written(texts: Iterable[str], least: int = 1) -> tuple[str, str] | None:
+    """Of the different texts of a column, one of a number or a date in another writing, where half of them are.
+
+    Args:
+        least: That are in one writing. Bounds, as "<1%" beside "1-50%", are categories.
+
+    >>> written(["1,5", "n.d.", "2,25"]), written(["HE", "PAS", "10%"]), written(["5 mg", "10 mg"])
+    (('1,5', 'a number with a comma (--decimal , reads decimal commas)'), None, None)
+    """
+    found = {text: writing(text) for text in texts}
+    counts = Counter(what for what in found.values() if what not in (None, BOUND))
+    what, times = max(counts.items(), key=lambda one: one[1], default=("", 0))
+    if times < max(MANY if "unit" in what else least, 1) or 2 * sum(counts.values()) < len(found):
+        return None
+    return next(text for text in found if found[text] == what), what
 
 
 class RowNumbers:

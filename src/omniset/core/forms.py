@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -154,6 +154,47 @@ def read_table(
         table[columns["element"]].to_numpy()[order] if "element" in columns else None,
         encoding,
     )
+
+
+def frames_of(sets: Any) -> dict[Any, pd.DataFrame] | None:
+    """DataFrames of pandas or Polars, a set each, by name: of a list their numbers, or of a dict, or of a group-by,
+    whose columns they are then without. None: `sets` is none of these.
+    """
+    named = (
+        [*sets.items()] if isinstance(sets, Mapping) else [*enumerate(sets)] if isinstance(sets, list | tuple) else []
+    )
+    if grouped := type(sets).__name__.endswith("GroupBy"):
+        named = [*sets]
+    if not named or not all(hasattr(frame, "columns") and hasattr(frame, "shape") for _, frame in named):
+        return None
+    frames = {}
+    for name, one in named:
+        keys = name if isinstance(name, tuple) else (name,)
+        frame: pd.DataFrame = one.to_pandas() if hasattr(one, "to_pandas") else one
+        by = [c for c in frame.columns if grouped and any((frame[c] == key).all() for key in keys)]
+        frames[keys[0] if len(keys) == 1 else "/".join(map(str, keys))] = frame.drop(columns=by)
+    shared = set.intersection(*(set(frame.columns) for frame in frames.values()))
+    return {name: frame[[c for c in frame.columns if not grouped or c in shared]] for name, frame in frames.items()}
+
+
+def read_frames(frames: dict[Any, pd.DataFrame], **how: Any) -> LongRows:
+    """As `read_table`, which takes the arguments too, of a frame a set; some may be empty.
+
+    Raises:
+        ValueError: As it; one has other columns than the first.
+    """
+    import pandas as pd
+
+    first = next(iter(frames.values()))
+    for name, frame in frames.items():
+        if {*frame.columns} != {*first.columns}:
+            other = sorted(map(str, {*frame.columns} ^ {*first.columns}))[0]
+            raise ValueError(f"set {name!r} differs from the first in column {other!r}: all need the same columns")
+    table = pd.concat([f[first.columns].assign(set=n) for n, f in enumerate(frames.values())], ignore_index=True)
+    rows = read_table(table, "set", **how)
+    rows.offsets = np.cumsum([0, *map(len, frames.values())])
+    rows.names = [*frames]
+    return rows
 
 
 def read_anndata(adata: Any, set_column: str, use_rep: str | None, layer: str | None, dtype: torch.dtype) -> LongRows:

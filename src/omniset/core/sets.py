@@ -245,8 +245,8 @@ class Sets:
         """Read any of the forms in which a user holds sets.
 
         Args:
-            sets: Sets, which stay as they are; a SetBatch; a list of StoredSet or of N_i x D arrays; or a long table
-                (see `from_pandas`).
+            sets: Sets, which stay as they are; a SetBatch; a list of StoredSet or of N_i x D arrays; a long table (see
+                `from_pandas`); or a table a set, in a list, a dict by name, or a group-by.
             dtype: Of the elements.
             features, encoding, missing: See `from_pandas`.
 
@@ -262,6 +262,9 @@ class Sets:
         if hasattr(sets, "columns"):
             table: Any = sets
             return cls.from_pandas(table, features=features, encoding=encoding, missing=missing, dtype=dtype)
+        if (frames := forms.frames_of(sets)) is not None:
+            how: Any = {"chosen": features, "encoding": encoding, "missing": missing, "dtype": dtype}
+            return cls.from_rows(**vars(forms.read_frames(frames, **how)))
         if len(sets) and all(isinstance(stored, StoredSet) for stored in sets):
             return cls.from_stored(sets, features)
         return cls.from_ragged(sets, dtype=dtype)

@@ -20,7 +20,7 @@ from omniset.core.stored import StoredSet
 from omniset.estimators.base import SetEstimator
 from omniset.estimators.evaluation import Evaluation, examples
 from omniset.estimators.importance import REPEATS, exchanges
-from omniset.estimators.inputs import task_of, warn_of_empty
+from omniset.estimators.inputs import is_empty, task_of, warn_of_empty
 from omniset.estimators.mixture import PRIOR
 from omniset.estimators.predictors import SetClassifier, SetRegressor
 from omniset.estimators.survival import SetSurvival, events_of
@@ -28,12 +28,12 @@ from omniset.report.run import Folder
 from omniset.runs import folders, processes
 from omniset.runs.console import noted, say, say_notes
 from omniset.runs.progress import Progress
+from omniset.tables.doubts import refuse_equal_rows
 from omniset.tables.files import Origin, TableWriter
 from omniset.tables.labels import (
     LabelFile,
     Task,
     as_numbers,
-    as_survival,
     choose_task,
     column_labels,
     require_choice,
@@ -42,6 +42,7 @@ from omniset.tables.labels import (
 from omniset.tables.reading import OPTIONS, open_sets
 from omniset.tables.sets import SetTable, collect
 from omniset.tables.stored import StoredSets
+from omniset.tables.survival import as_survival
 from omniset.training import artefacts
 from omniset.trials.comparison import HOLDS
 
@@ -80,12 +81,14 @@ class Labels:
         columns: Names of the targets. None: all other columns of the file.
         group: Column that says which sets belong together.
         unused: What to do with labels whose set is not in the table.
+        event_value: Of survival: what means that the event was seen.
     """
 
     file: LabelFile | None
     columns: Sequence[str] | None
     group: str | None
     unused: str
+    event_value: str | None = None
 
     @property
     def in_table(self) -> list[str]:
@@ -112,7 +115,8 @@ class Labels:
             wanted = ["element"] if self.file.level == "element" and table.has_elements else []
         shown = watched(table, progress, "reading")
         sets, columns = collect(shown, table.features, folder, wanted, table.encoding, table.stays)
-        warn_of_empty(sets, str(table.file.path))
+        named = [str(one.name) for one in (sets[number] for number in range(len(sets))) if is_empty(one)]
+        warn_of_empty(named, len(sets), str(table.file.path))
         if self.file is None:
             return sets, *column_labels(table.file, sets, columns, self.columns or [], self.group, level)
         aligned = self.file.align(sets, table.file, columns.get("element"), self.unused)
@@ -122,7 +126,7 @@ class Labels:
         """What is learned, the targets that it is learned from, and a sentence on it."""
         chosen = choose_task(self.file, values, source, task)
         if chosen == "survival":
-            values = as_survival(self.file, values, source, least=2)
+            values = as_survival(self.file, values, source, 2, self.event_value)
             return chosen, values, events_of(values.to_numpy()[:, 1])
         require_choice(self.file, values, source)
         if chosen == "regression":
@@ -140,13 +144,14 @@ class Labels:
             require_known(self.file, values, source, model.labels_)
             return values
         if isinstance(model, SetSurvival):
-            return as_survival(self.file, values, source, least=1)
+            return as_survival(self.file, values, source, 1, self.event_value)
         return as_numbers(self.file, values, source)
 
 
 def read_as(model: SetEstimator, reading: dict[str, Any]) -> dict[str, Any]:
     """How files are read: as at fit, but for what is given."""
-    return OPTIONS | model.reading_ | {k: v for k, v in reading.items() if v is not None}
+    own = {name: value for name, value in model.reading_.items() if name != "event_value"}  # of labels
+    return OPTIONS | own | {k: v for k, v in reading.items() if v is not None}
 
 
 def sets_for(
@@ -191,6 +196,31 @@ def write_each(
             rows += len(frame)
     say(f"{rows:,} {what[1]} written to {out}")
     say_notes(notes())
+
+
+def told_apart(
+    frames: Callable[[Iterator[StoredSet]], Iterator[pd.DataFrame]], path: Path, sets: Iterator[StoredSet]
+) -> Iterator[pd.DataFrame]:
+    """Vectors of sets, as `frames` makes them.
+
+    Raises:
+        ValueError: Most of at least 5 sets are empty, or have the same vector.
+    """
+    empty: dict[str, bool] = {}
+
+    def seen() -> Iterator[StoredSet]:
+        for one in sets:
+            empty[str(one.name)] = is_empty(one)
+            yield one
+
+    digests: list[np.ndarray] = [np.zeros(0, np.uint64)]
+    for frame in frames(seen()):
+        digests.append(pd.util.hash_pandas_object(frame.drop(columns="set"), index=False).to_numpy())
+        yield frame
+    full = [name for name, none in empty.items() if not none]
+    there = ~np.array([*empty.values()], dtype=bool)
+    refuse_equal_rows(np.concatenate(digests)[there, None], full, file=str(path), what="sets")
+    warn_of_empty([name for name, none in empty.items() if none], len(empty), str(path))
 
 
 def remembered(reading: dict[str, Any]) -> dict[str, Any]:

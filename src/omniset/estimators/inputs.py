@@ -20,6 +20,7 @@ from torch import Tensor
 from omniset.core.encoding import Encoding, Missing
 from omniset.core.sets import SetBatch, Sets
 from omniset.core.stored import StoredSet
+from omniset.tables.doubts import FEWEST
 from omniset.tables.labels import doubts_of_classes
 
 FEW = 5  # members of a class
@@ -305,13 +306,21 @@ def digest_of(name: Any) -> str:
     return hashlib.blake2b(str(name).encode(), digest_size=DIGEST).hexdigest()
 
 
-def warn_of_empty(sets: Sets, where: str) -> None:
-    """Name sets without elements: they are taken, and hardly meant."""
-    stored = (sets[number] for number in range(len(sets)))
-    named = [str(one.name) for one in stored if not bool((one.multiplicity[one.start : one.stop] > 0).any())]
+def is_empty(stored: StoredSet) -> bool:
+    return not bool((stored.multiplicity[stored.start : stored.stop] > 0).any())
+
+
+def warn_of_empty(named: Sequence[str], number: int, where: str) -> None:
+    """Of so many sets, name those without elements: they are taken, and hardly meant.
+
+    Raises:
+        ValueError: Most of at least 5 sets are.
+    """
     if named:
-        shown = ", ".join(map(repr, named[:SHOWN])) + (", ..." if len(named) > SHOWN else "")
-        warnings.warn(f"{where}: {len(named):,} of {len(sets):,} sets are empty: {shown}", stacklevel=3)
+        said = f"{where}: {len(named):,} of {number:,} sets are empty: " + ", ".join(map(repr, named[:SHOWN]))
+        if 2 * len(named) > number >= FEWEST:
+            raise ValueError(f"{said}: look at what has emptied them, or leave them out")
+        warnings.warn(said + (", ..." if len(named) > SHOWN else ""), stacklevel=3)
 
 
 # ---------------------------------------------------------------------- folds

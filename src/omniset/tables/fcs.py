@@ -8,6 +8,9 @@ Light of a dye spills over to the detectors of others: with S_ij, the share of d
 x = s S, and s = x S^-1 is what the dyes sent out (Bagwell and Adams, "Fluorescence spectral overlap compensation for
 any number of flow cytometry parameters", 1993).
 
+HEADER and TEXT both say where DATA is, and $TOT how many events: where they differ, the one by which the events end
+where the file, or its next segment, begins is taken, with a note.
+
 Known imperfections: spillover in the form of FCS 2.0 and 3.0, $COMP and $DFCmTOn, is not taken out. Of several data
 sets in a file the first is read. Numbers of other than 8, 16, 32 or 64 bits are refused, and so is data as text
 ($DATATYPE A).
@@ -30,6 +33,7 @@ from torch import Tensor
 from omniset.core.stored import StoredSet, once
 from omniset.tables.files import Origin, listed, short
 from omniset.tables.folders import files_of, require_elements
+from omniset.tables.sheets import number_of
 from omniset.tables.stored import FileRows, StoredSets, finite
 
 ENDING = ".fcs"
@@ -42,6 +46,7 @@ NO_FEATURE = re.compile(r"(Time|Event)([^a-z]|$)", re.IGNORECASE)  # unless they
 LARGEST = 1 << 26  # bytes of TEXT
 SPILLOVER = ("$SPILLOVER", "SPILL", "SPILLOVER")  # keywords; the first is the standard's
 LARGEST_CONDITION = 1e8  # of a matrix that is inverted
+CHECKSUM = 8  # bytes behind the last segment, where there is one
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,7 @@ class Channel:
         feature: What it is called here: $PnS, such as "CD3", where there is one.
         top: Largest value plus 1 of a whole number, $PnR.
         decades, zero: Of a logarithmic amplifier, $PnE: the value is zero * 10^(decades * number / top).
+        gain: Of a linear one, $PnG: the value is number / gain.
     """
 
     name: str
@@ -61,6 +67,7 @@ class Channel:
     top: int
     decades: float
     zero: float
+    gain: float
 
 
 class Events(FileRows):
@@ -91,20 +98,16 @@ class Events(FileRows):
             first, last = self._number("$BEGINSTEXT", 0), self._number("$ENDSTEXT", 0)
             if first and (first, last) != (places[0], places[1]) and last > first:
                 self._words = self._text(file, first, last) | self._words
+            file.seek(after := max(self._number("$NEXTDATA", 0), 0))
+            self._next = after if after and file.read(3) == b"FCS" else 0  # some write a number that means nothing
+        self.notes: list[str] = []
         self.channels = self._channels()
         self._dtype = self._record()
-        self._first = places[2] or self._number("$BEGINDATA")
-        last = places[3] or self._number("$ENDDATA")
-        whole = (last + 1 - self._first) // max(self._dtype.itemsize, 1)
-        events = self._number("$TOT", whole)
-        if not (events >= 0 and self._first > 0 and self._first + events * self._dtype.itemsize <= self._size):
-            claim = f"{events:,} events of {self._dtype.itemsize} bytes from byte {self._first:,} on"
-            raise ValueError(f"{path}: is cut off or damaged: it says {claim}, and has {self._size:,} bytes")
+        self._first, events = self._data(places)
         self.mass = MASS_CYTOMETER.search(self._words.get("$CYT", "")) is not None
-        self.notes: list[str] = []
         if "$COMP" in self._words or "$DFC1TO2" in self._words:
             self.notes.append("has spillover as in FCS 2.0, which is not taken out: is it compensated already?")
-        if self._number("$NEXTDATA", 0):
+        if self._next:
             self.notes.append("has several data sets, of which the first is read")
         super().__init__(events, len(self.channels))
         self._taken, self._cofactor = list(range(len(self.channels))), 0.0
@@ -147,9 +150,9 @@ class Events(FileRows):
             bits = max(channel.top - 1, 0).bit_length()  # above these an instrument may leave anything
             numbers = (values & values.dtype.type((1 << min(bits, channel.bits)) - 1)).astype(np.float64)
             if channel.decades > 0:
-                numbers = channel.zero * 10 ** (channel.decades * numbers / channel.top)
-            return numbers
-        return values.astype(np.float64)
+                return channel.zero * 10 ** (channel.decades * numbers / channel.top)
+            return numbers / channel.gain
+        return values.astype(np.float64) / channel.gain
 
     def _spillover(self) -> tuple[list[int], Float[np.ndarray, "dyes dyes"]]:
         """Channels and matrix of the keyword: how many, their names, and the matrix row by row."""
@@ -174,6 +177,9 @@ class Events(FileRows):
             matrix = np.array([float(text) for text in texts]).reshape(number, number)
         except ValueError:
             raise self._wrong(word, "must be a number n, n channels and n x n numbers, with commas between") from None
+        if (matrix.diagonal() == 100).all():
+            matrix = matrix / 100
+            self.notes.append(f"has its spillover, {word}, in percent: it is read so")
         if not np.isfinite(matrix).all() or np.linalg.cond(matrix) > LARGEST_CONDITION:
             raise self._wrong(word, "has no inverse")
         if (matrix == np.eye(number)).all():
@@ -193,14 +199,48 @@ class Events(FileRows):
         if not 0 < first < last < self._size or last - first > LARGEST:
             raise ValueError(f"{self.path}: is cut off or damaged: its TEXT is said to be bytes {first:,} to {last:,}")
         file.seek(first)
-        held = file.read(last + 1 - first).decode("utf-8", "replace")
+        raw = file.read(last + 1 - first)
+        try:
+            held = raw.decode("utf-8")
+        except UnicodeDecodeError:
+            held = raw.decode("latin-1")
         mark, body = held[0], held.rstrip("\0 \r\n")[1:]
-        plain = body.split(mark)
-        one = re.escape(mark)
-        parts = [part.replace(2 * mark, mark) for part in re.split(f"(?<!{one}){one}(?!{one})", body)]
+        # Two marks are one of a value, which none begins with: of three, the third ends it. The last one ends the last
+        # value, so that two there are one too many.
+        parts = [part.replace("\0", mark) for part in body.replace(2 * mark, "\0").rstrip("\0").split(mark)]
         if any(mark in word for word in parts[::2]):  # two are no character of a value here, but an empty value
-            parts = plain
+            parts = body.split(mark)
         return {word.strip().upper(): value.strip() for word, value in zip(parts[::2], parts[1::2], strict=False)}
+
+    def _data(self, places: Sequence[int]) -> tuple[int, int]:
+        """The first byte of the events, and how many there are."""
+        size, total = self._dtype.itemsize, self._number("$TOT", -1)
+        text = self._number("$BEGINDATA", 0), self._number("$ENDDATA", 0)
+        said_by = ("HEADER", places[2], places[3]), ("TEXT", *text)
+        stated = [(who, first, last) for who, first, last in said_by if first > 0]
+        ends = {self._size, self._size - CHECKSUM, self._next, self._number("$BEGINANALYSIS", 0)}
+
+        def fits(first: int, events: int) -> bool:
+            past = first + events * size
+            return first > 0 <= events and past <= self._size and (first > places[1] or past <= places[0])
+
+        said = [(first, total) for _, first, _ in stated if total >= 0]
+        whole = [(first, (last + 1 - first) // size) for _, first, last in stated if (last + 1 - first) % size == 0]
+        found = [one for one in dict.fromkeys(said + whole) if fits(*one)]
+        # The last byte is often said to be the one behind it.
+        agree = total < 0 or all(last + 1 - first - total * size in (0, 1) for _, first, last in stated)
+        if not (agree and len(found) == 1 and len({first for _, first, _ in stated}) == 1):
+            ending = [one for one in found if one[0] + one[1] * size in ends]
+            found = ending or [one for one in found if one[0] == places[1] + 1]
+            self.notes.append("differs in what HEADER, TEXT and $TOT say of DATA: taken is what fits the bytes there")
+        if len(found) != 1:
+            starts = " or ".join(f"{first:,} ({who})" for who, first, _ in stated) or "0"
+            claim = f"{max(total, 0):,} events of {size} bytes from byte {starts} on"
+            raise ValueError(f"{self.path}: is cut off or damaged: it says {claim}, and has {self._size:,} bytes")
+        rest = self._size - found[0][0] - found[0][1] * size
+        if 0 < rest < size and rest != CHECKSUM and not self._next:
+            self.notes.append("has bytes behind DATA that are too few for an event: is it cut off, or read shifted?")
+        return found[0]
 
     def _number(self, word: str, default: int | None = None) -> int:
         text = self._words.get(word, "").strip()
@@ -231,11 +271,13 @@ class Events(FileRows):
         channels = []
         for (n, bits), (name, feature) in zip(made, names, strict=True):
             decades, zero = self._amplifier(n)
+            gain = number_of(self._words.get(f"$P{n}G", "")) or 1.0
+            gain = gain if 0 < gain < np.inf and not decades > 0 else 1.0
             top = self._number(f"$P{n}R") if kind == "I" else 0
             if kind == "I" and top < 1:
                 raise ValueError(f"{self.path}: $P{n}R must be 1 or more, it is {top}")
             called = feature if of[feature] == 1 else f"{feature} ({name})"
-            channels.append(Channel(name, called, bits, top, decades, zero))
+            channels.append(Channel(name, called, bits, top, decades, zero, gain))
         if len({channel.feature for channel in channels}) < len(channels):
             twice = Counter(channel.feature for channel in channels).most_common(1)[0][0]
             raise ValueError(f"{self.path}: two channels are called {twice!r}")

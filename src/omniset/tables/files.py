@@ -6,6 +6,7 @@ Text is read as text and turned into numbers here, so that every message can nam
 from __future__ import annotations
 
 import bz2
+import codecs
 import csv
 import difflib
 import errno
@@ -14,12 +15,14 @@ import io
 import lzma
 import os
 import re
+import warnings
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -33,18 +36,21 @@ from omniset.core.bounded import LINE, Lines, TooLongError, require_file, requir
 from omniset.core.checks import short as short  # for those that read files
 from omniset.core.encoding import Block
 from omniset.runs.files import replacing
-from omniset.tables.spreadsheets import frame_of_fields
+from omniset.tables.spreadsheets import DECIMAL, frame_of_fields, point
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
+READ = SEPARATORS | {".txt": "\t"}  # of tables that are not ours
+PEEK = 64  # rows that tell the form, at most
 OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 ARTIFACT = ".qza"
 ARTIFACT_TEXTS = ("taxonomy.tsv", "dna-sequences.fasta", "aligned-dna-sequences.fasta")
-SEPARATOR_LINE = re.compile(r'"?sep=.?"?')  # which tells Excel what separates fields
+SEPARATOR_LINE = re.compile(r"[\"']?sep=(.?)[\"']?,*", re.IGNORECASE)  # which tells Excel what separates fields
 INDEX = re.compile(r"__index_level_\d+__")  # what pandas adds to a Parquet file for its own use
 NO_TEXT = re.compile("[\0\ud800-\udfff]")  # NUL, and what surrogateescape makes of bytes that are not UTF-8
 OBJECT = re.compile(r"<(?:class ')?([\w.]+)(?:'| object at 0x[0-9a-f]+)>")  # as Python shows it
 CELLS = 1 << 19  # values held at a time
 COLUMNS = 1 << 20  # of a table
+POINTED = "of which --decimal , leaves open whether its point is of thousands or of decimals: write it in one way"
 
 
 @dataclass
@@ -77,6 +83,17 @@ class Chunk(Block):
         if missing.any():
             raise self.error(int(missing.argmax()), column, "is empty")
         return values
+
+    def read_commas(self) -> None:
+        """Numbers with a decimal comma as numbers, where these are asked for."""
+        for name, values in self.columns.items() if DECIMAL.get() == "," else ():
+            held = [text or "" for text in values.to_pylist()]
+            texts = [point(text) for text in held]
+            if None in texts:
+                if {*texts} <= {None, *held} and any(re.fullmatch(r"[+-]?\d*\.\d+", text or "") for text in texts):
+                    continue  # all have points
+                raise self.error(at := texts.index(None), name, f"is {short(held[at])}, {POINTED}")
+            self.columns[name] = pa.array(texts, pa.string())
 
     def error(self, row: int | None, column: str | None, message: str) -> ValueError:
         at = None if row is None else self.first + row
@@ -151,7 +168,7 @@ class TextFile(Origin):
             for number, line in enumerate(text):
                 if "\0" in line:
                     raise UnicodeError("it has bytes of 0")
-                if number == 0 and SEPARATOR_LINE.fullmatch(line.strip()):
+                if number == 0 and SEPARATOR_LINE.fullmatch(line.rstrip("\r\n")):
                     continue
                 yield number - 1, line.rstrip("\r\n")
 
@@ -162,7 +179,10 @@ class TextFile(Origin):
     def _text(self, **options: Any) -> Iterator[_Text]:
         with open(self.path, "rb") as file:
             raw: Any = _Counting(file, self)
-            lines: Any = Lines(raw if self._opener is open else self._opener(raw, "rb"), self.longest)
+            unpacked = io.BufferedReader(raw) if self._opener is open else self._opener(raw, "rb")
+            if unpacked.peek(2)[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):  # "Unicode text" of Excel
+                options["encoding"] = "utf-16"
+            lines: Any = Lines(unpacked, self.longest)
             with _Text(lines, newline="", **options) as text:
                 yield text
 
@@ -191,7 +211,7 @@ class TextFile(Origin):
             raise
 
     def _undecodable(self) -> int | None:
-        damaged = suppress(EOFError, OSError, zlib.error, lzma.LZMAError, TooLongError)  # further on
+        damaged = suppress(EOFError, OSError, zlib.error, lzma.LZMAError, TooLongError, UnicodeError)  # further on
         with damaged, self._text(encoding="utf-8", errors="surrogateescape") as lines:
             for number, line in enumerate(lines):
                 if NO_TEXT.search(line):
@@ -211,10 +231,13 @@ class TableFile(TextFile):
     """A table on disk.
 
     Args:
-        path: Ending in .parquet, .csv or .tsv; text also compressed (.csv.gz, .bz2, .xz).
+        path: Ending in .parquet, .csv, .tsv or .txt; text also compressed (.csv.gz, .bz2, .xz).
 
     Attributes:
         columns: Their names.
+        separator: That of the name, or, where the header is without it, the one that it has.
+        indexed: The first column has no name, as R and pandas write names of rows: it is none of `columns`, as in
+            Parquet.
         rows: How many, where the file says so (Parquet), else None.
 
     A line without any value is left out. Fields missing at the end of a line are empty ones. Lines are counted as rows,
@@ -228,13 +251,15 @@ class TableFile(TextFile):
     def __init__(self, path: str | Path) -> None:
         super().__init__(path)
         self.rows: int | None = None
+        self.indexed = self._shifted = False
+        self._above = 0  # lines above the header
         self._blank: list[int] = []  # rows left out so far
         with self.clear_errors():
             self.columns = self._read_header() if self.separator else self._read_schema()
         self._check_columns()
 
     def _prepare(self) -> Callable[..., Any]:
-        self.separator, opener = kind_of(self.path)
+        self.separator, opener = kind_of(self.path, READ)
         return opener
 
     def chunks(self, columns: Sequence[str] | None = None) -> Iterator[Chunk]:
@@ -264,17 +289,13 @@ class TableFile(TextFile):
             asked.add(name)
             if name not in there:
                 hint = ": name the column that says of which set a row is with --set_column" if name == "set" else ""
-                if self.separator and len(self.columns) == 1:
-                    others = [s for s in (",", ";", "\t", "|") if s in self.columns[0] and s != self.separator]
-                    hint = f". Columns must be separated by {_spell(self.separator)}"
-                    hint += f", here they seem to be by {_spell(others[0])}" if others else ""
                 if not hint and (near := difflib.get_close_matches(name, self.columns, 3)):
                     hint = f"; did you mean {' or '.join(map(repr, near))}?"
                 raise self.error(None, f"has no column {name!r}, it has {listed(self.columns)}{hint}")
 
     def _check_columns(self) -> None:
         seen: set[str] = set()
-        for number, name in enumerate(self.columns, 1):
+        for number, name in enumerate(self.columns, 1 + self.indexed):
             if not name:
                 raise self.error(
                     None,
@@ -290,31 +311,64 @@ class TableFile(TextFile):
         )
 
     def _read_header(self) -> list[str]:
+        with self._text(encoding="utf-8-sig") as text:
+            line = text.readline()
+            if said := SEPARATOR_LINE.fullmatch(line.rstrip("\r\n")):
+                self.separator, self._above, line = said[1] or self.separator, 1, text.readline()
+            if said is None or not said[1]:
+                self.separator = self._told(line, text.readline())
         with self._text(encoding="utf-8-sig") as text, suppress(csv.Error):  # pandas takes minutes for each million
-            if (columns := len(next(csv.reader(text, delimiter=self.separator or ","), []))) > COLUMNS:
+            rows = islice(csv.reader(text, delimiter=self.separator or ","), self._above, None)
+            if (columns := len(next(rows, []))) > COLUMNS:
                 raise self.error(-1, f"has {columns:,} columns, at most {COLUMNS:,} are read: does a row end?")
+            if self.separator in ("\t", " "):  # R names rows there; with commas these may be decimal ones
+                below = [row for row in islice(rows, PEEK) if row]
+                more = bool(below) and all(len(row) == columns + 1 for row in below)
+                self._shifted = more and any(row[-1] for row in below)
         with self._text(encoding="utf-8-sig") as text:
             try:
-                first = self._csv(text, nrows=1)
+                first = self._csv(text, nrows=1, skiprows=self._above)
             except pd.errors.EmptyDataError:
                 raise self.error(None, "is empty: its first line must hold the names of the columns") from None
-        return [str(name).strip() for name in first.iloc[0]]
+        self._names = [""] * self._shifted + [str(name).strip() for name in first.iloc[0]]
+        self.indexed = len(self._names) > 1 and not self._names[0]
+        return self._names[self.indexed :]
+
+    def take_index(self, name: str) -> None:
+        """Give the first column, which has no name, one."""
+        self._names[0], self.indexed = name, False
+        self.columns.insert(0, name)
+
+    def _told(self, line: str, below: str) -> str | None:
+        """What separates fields, by the header and the line below."""
+        bare, spaced = re.sub('"[^"]*"', "_", line).strip("\r\n"), None
+        if not bare or (self.separator or "") in bare:
+            return self.separator
+        with suppress(csv.Error):
+            first, second = (len(next(csv.reader([one], delimiter=" ", strict=True), [])) for one in (line, below))
+            spaced = " " if 1 < first <= second <= first + 1 else None
+        return separator_of(line) or ("|" if "|" in bare else spaced) or self.separator
 
     def _text_chunks(self, chosen: list[str], size: int) -> Iterator[Chunk]:
-        at = [self.columns.index(name) for name in chosen]
-        first = -1
+        at = [self._names.index(name) for name in chosen]
         self._blank = []
-        with self._text(encoding="utf-8-sig") as text, self._csv(text, chunksize=size) as frames:
+        if self.indexed:
+            warnings.warn(f"{self.path}: its first column has no name, and is left out", stacklevel=2)
+        above = self._above + self._shifted
+        first, start = above - 1, 1 - self._shifted  # the header is no row
+        with self._text(encoding="utf-8-sig") as text, self._csv(text, chunksize=size, skiprows=above) as frames:
             for frame in frames:
                 text.buffer.next_block()  # type: ignore[attr-defined]
-                arrays = [pa.array(frame[i], type=pa.string()) for i in range(len(self.columns))]
-                start = 1 if first < 0 else 0  # the header
+                arrays = [pa.array(frame[i], type=pa.string()) for i in range(len(self._names))]
                 arrays = [a.slice(start) for a in arrays]
                 rows = len(frame) - start
                 for begin, end in self._without_blank_lines(arrays, rows, first + start):
                     columns = {name: arrays[i].slice(begin, end - begin) for name, i in zip(chosen, at, strict=True)}
-                    yield Chunk(self, first + start + begin, columns)
+                    chunk = Chunk(self, first + start + begin, columns)
+                    chunk.read_commas()
+                    yield chunk
                 first += len(frame)
+                start = 0
 
     def _without_blank_lines(self, arrays: list[pa.Array], rows: int, first: int) -> list[tuple[int, int]]:
         """Stretches of rows between blank lines; lines are counted on, so that messages name the right one."""
@@ -434,7 +488,16 @@ class TableWriter:
             ) from error
 
 
-def kind_of(path: Path) -> tuple[str | None, Callable[..., Any]]:
+def separator_of(line: str) -> str | None:
+    """Tabs; else commas or semicolons, whichever are more outside of quotes; None: none of them."""
+    if "\t" in line:
+        return "\t"
+    bare = re.sub('"[^"]*"', "_", line)
+    commas, semicolons = bare.count(","), bare.count(";")
+    return None if not commas + semicolons else ";" if semicolons > commas else ","
+
+
+def kind_of(path: Path, known: Mapping[str, str] = SEPARATORS) -> tuple[str | None, Callable[..., Any]]:
     """The separator that a file's name stands for (None: Parquet), and what opens it.
 
     Raises:
@@ -443,8 +506,8 @@ def kind_of(path: Path) -> tuple[str | None, Callable[..., Any]]:
     ends = [s.lower() for s in path.suffixes]
     opener = OPENERS.get(ends.pop(), open) if ends and ends[-1] in OPENERS else open
     kind = ends[-1] if ends else ""
-    if kind in SEPARATORS:
-        return SEPARATORS[kind], opener
+    if kind in known:
+        return known[kind], opener
     if kind != ".parquet" or opener is not open:
         raise ValueError(f"{path}: the name must end in .parquet, .csv or .tsv (the last two also with .gz, .bz2, .xz)")
     return None, opener
@@ -521,7 +584,7 @@ def tidy(message: str) -> str:
 
 
 def _spell(separator: str) -> str:
-    return {"\t": "tabs", ",": "commas", ";": "semicolons", "|": "bars"}[separator]
+    return {"\t": "tabs", ",": "commas", ";": "semicolons", "|": "bars", " ": "spaces"}.get(separator, repr(separator))
 
 
 def listed(names: Sequence[str], most: int = 12) -> str:

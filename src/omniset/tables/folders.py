@@ -1,14 +1,16 @@
-"""A folder of sets, one file each: HDF5 as TRIDENT and CLAM write it, .npy, and .pt of torch.save.
+"""A folder of sets, one file each: HDF5 as TRIDENT and CLAM write it, .npy, .npz, and .pt of torch.save.
 
-No more is read at a time than is asked for, however large the folder; a file is opened for each slice. A .pt of PyTorch
-before 1.6 is read whole each time.
+No more is read at a time than is asked for, however large the folder; a file is opened for each slice. An .npz, or a
+.pt of PyTorch before 1.6, is read whole each time.
 """
 
 from __future__ import annotations
 
+import zipfile
+import zlib
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,27 +21,31 @@ from torch import Tensor
 
 from omniset.core.stored import StoredSet, once
 from omniset.lazy import needs
-from omniset.tables.arrays import load_torch, mapped_npy, plain
+from omniset.tables.arrays import damaged, load_torch, mapped_npy, plain, require_npz
 from omniset.tables.files import Origin, listed, tidy
 from omniset.tables.hdf5 import check_all
 from omniset.tables.stored import FileRows, StoredSets, finite
 
 HDF5 = (".h5", ".hdf5")
-SETS = (*HDF5, ".npy", ".pt")  # endings of files that are sets
+SETS = (*HDF5, ".npy", ".npz", ".pt")  # endings of files that are sets
 REMEDY = "torch.save({'features': torch.as_tensor(features)}, path)"
-FLOATS = "float16, float32 or float64"
+WITHIN = ("h5_files", "pt_files")  # folders in the one that CLAM is told to write to
 
 
 class Features(FileRows):
     """The rows of a file.
 
-    Attributes:
+    Args:
         path: The file.
+        dataset: What the features are called in it.
+        group: Of HDF5, where they are.
+
+    Attributes:
         coordinates: Whether there is a place (x, y) for each row.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, dataset: str = "features", group: str = "/") -> None:
+        self.path, self._dataset, self._group = path, dataset, group
         with self._opened() as (features, coordinates):
             shape = self._shape(features, "features")
             self.coordinates = coordinates is not None
@@ -59,15 +65,22 @@ class Features(FileRows):
         if len(plain) != 2:
             raise ValueError(f"{self.path}: {what} must be (N, D) or (1, N, D), their shape is {shape}")
         kind = _kind(array.dtype) if isinstance(array, Tensor) else array.dtype.kind
-        for name, kinds, bound in (("features", "f", FLOATS), ("coords", "iuf", "numbers")):
-            if what == name and kind not in kinds:
-                raise ValueError(f"{self.path}: {what} must be {bound}, they are {array.dtype}")
+        if kind not in "biuf":
+            raise ValueError(f"{self.path}: {what} must be numbers, they are {array.dtype}")
         return plain[0], plain[1]
 
     def _read(self, start: int, stop: int) -> Float[Tensor, "rows dim"]:
         with self._opened() as (features, _):
             rows = _array(features[0, start:stop] if len(features.shape) == 3 else features[start:stop])
         return finite(rows, str(self.path), start)
+
+    def _named(self, held: Mapping[str, Any], kind: str) -> Any:
+        if self._dataset not in held:
+            has = listed([str(key) for key in held]) or "nothing"
+            raise ValueError(
+                f"{self.path}: has no {kind} {self._dataset!r}, it has {has}: --dataset names that of the features"
+            )
+        return held[self._dataset]
 
     def places(self) -> Float[np.ndarray, "rows xy"]:
         """The coordinates of all rows.
@@ -90,10 +103,9 @@ class _Hdf5(Features):
 
         try:
             with h5py.File(self.path, "r") as root:
-                parts = [_dataset(root, self.path, key) for key in ("features", "coords")]
-                if parts[0] is None:
-                    has = listed(list(root)) or "nothing"
-                    raise ValueError(f"{self.path}: has no dataset 'features', it has {has}")
+                group = root[self._group]
+                self._named(group, "dataset")
+                parts = [_dataset(group, self.path, key) for key in (self._dataset, "coords")]
                 yield parts[0], parts[1]
         except (OSError, RuntimeError, KeyError, TypeError) as error:
             if isinstance(error, OSError) and error.filename is not None:
@@ -107,18 +119,30 @@ class _Numpy(Features):
         yield mapped_npy(self.path, "numpy.save(path, features.astype('float32'))"), None
 
 
+class _Packed(Features):
+    @contextmanager
+    def _opened(self) -> Iterator[tuple[Any, Any]]:
+        try:
+            require_npz(self.path)
+            with np.load(self.path, allow_pickle=False) as held:
+                one = held[held.files[0]] if len(held.files) == 1 else self._named(held, "array")
+                places = held["coords"] if "coords" in held.files and len(held.files) > 1 else None
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            if str(error).startswith(str(self.path)) or isinstance(error, FileNotFoundError):
+                raise
+            raise damaged(self.path, ".npz file of plain arrays", error) from error
+        yield one, places
+
+
 class _Torch(Features):
     @contextmanager
     def _opened(self) -> Iterator[tuple[Any, Any]]:
         held = load_torch(self.path, REMEDY, mapped=True)
         if isinstance(held, Mapping):
-            if not isinstance(held.get("features"), Tensor):
-                has = listed([str(key) for key in held]) or "nothing"
-                raise ValueError(f"{self.path}: has no tensor 'features', it has {has}")
             places = held.get("coords")
             if not isinstance(places, Tensor | None):
                 raise ValueError(f"{self.path}: coords must be a tensor, they are a {type(places).__name__}")
-            held, places = held["features"], places
+            held = self._named(held, "tensor")
         else:
             places = None
         if not isinstance(held, Tensor):
@@ -127,15 +151,16 @@ class _Torch(Features):
         yield plain(self.path, held, "features"), None if places is None else plain(self.path, places, "coords")
 
 
-KINDS: dict[str, type[Features]] = {".npy": _Numpy, ".pt": _Torch} | dict.fromkeys(HDF5, _Hdf5)
+KINDS: dict[str, type[Features]] = {".npy": _Numpy, ".npz": _Packed, ".pt": _Torch} | dict.fromkeys(HDF5, _Hdf5)
 
 
-def open_folder(path: Path, width: int | None = None) -> StoredSets:
+def open_folder(path: Path, width: int | None = None, dataset: str | None = None) -> StoredSets:
     """Sets of a folder, in the order of their names, which are those of the files without their endings; or of one
-    file.
+    file. Of HDF5 without features at its top each group is a set.
 
     Args:
         width: Numbers of an element, as a model wants them. Default: as in the first file.
+        dataset: What the features are called in HDF5, .npz and .pt. Default: features.
 
     Each set with places has them as `columns["coords"]`, a function that reads them.
 
@@ -144,7 +169,9 @@ def open_folder(path: Path, width: int | None = None) -> StoredSets:
         OSError, ValueError: No file of sets, or two of one name; naming the file: not of its kind, damaged, without
             features, or of another width.
     """
-    files = files_of(path, SETS)
+    if path.is_dir() and not any(file.suffix.lower() in SETS for file in path.iterdir()):
+        path = next((path / name for name in WITHIN if (path / name).is_dir()), path)
+    files, dataset = files_of(path, SETS), dataset or "features"
     first: Features | None = None
     sets = []
     if any(file.suffix.lower() in HDF5 for file in files):
@@ -153,8 +180,8 @@ def open_folder(path: Path, width: int | None = None) -> StoredSets:
         except ImportError:
             raise ImportError(needs(f"{path} has HDF5 files: to read them", "h5py")) from None
         check_all([file for file in files if file.suffix.lower() in HDF5])
-    for file in files:
-        rows = KINDS[file.suffix.lower()](file)
+    for file, group, name in ((one, *place) for one in files for place in _groups(one, dataset)):
+        rows = KINDS[file.suffix.lower()](file, dataset, group)
         first = first or rows
         expected, whose = (first.shape[1], f"{first.path.name} has") if width is None else (width, "the model has")
         if rows.shape[1] != expected:
@@ -162,9 +189,21 @@ def open_folder(path: Path, width: int | None = None) -> StoredSets:
         if not rows.shape[1]:
             raise ValueError(f"{file}: features must have at least one number, their shape is {rows.shape}")
         columns = {"coords": rows.places} if rows.coordinates else {}
-        sets.append(StoredSet(rows, once(len(rows)), 0, len(rows), file.stem, None, columns))
+        sets.append(StoredSet(rows, once(len(rows)), 0, len(rows), name, None, columns))
     require_elements(path, sets)
     return StoredSets(Origin(path), sets, [f"feature_{number + 1}" for number in range(sets[0].elements.shape[1])])
+
+
+def _groups(file: Path, dataset: str) -> list[tuple[str, str]]:
+    """Where sets are in a file, and their names."""
+    if file.suffix.lower() in HDF5:
+        import h5py
+
+        with suppress(OSError, RuntimeError, KeyError, TypeError), h5py.File(file, "r") as root:  # told when it is read
+            names = [] if dataset in root else list(root)
+            if names and all(isinstance(root[name], h5py.Group) and dataset in root[name] for name in names):
+                return [(f"/{name}", name) for name in names]
+    return [("/", file.stem)]
 
 
 def files_of(path: Path, endings: Sequence[str]) -> list[Path]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import warnings
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -11,8 +14,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from omniset.core.features import MISSING, RowNumbers, doubt, meant
+from omniset.core.features import MANY, MISSING, RowNumbers, doubt, meant, written
 from omniset.core.sets import Sets
+from omniset.tables.doubts import TRIED, WARNED, affix
 from omniset.tables.files import Chunk, Origin, TableFile, listed
 from omniset.tables.sheets import INFINITE, NUMBER
 
@@ -45,6 +49,9 @@ class LabelFile:
     ) -> None:
         self.file = TableFile(path)
         self._set = set_column if set_column in self.file.columns else "set"
+        if self._set not in self.file.columns and self.file.indexed:
+            warnings.warn(f"{path}: its first column, without a name, is taken for the names of sets", stacklevel=2)
+            self.file.take_index(self._set)
         self.file.require([self._set, *(columns or []), *([group] if group and group not in (columns or []) else [])])
         self.level: Literal["set", "element"] = "element" if "element" in self.file.columns else "set"
         others = [c for c in self.file.columns if c not in (self._set, "element", group)]
@@ -62,7 +69,7 @@ class LabelFile:
         self._remedy = "; --target_columns chooses others" if columns is None and len(self.columns) > 1 else ""
         if columns is None:
             numbered = RowNumbers(self.columns)
-            values = np.stack([_numbers(self.frame[c]) for c in self.columns], 1)
+            values = np.stack([plain_numbers(self.frame[c]) for c in self.columns], 1)
             numbered.see(values, np.zeros(len(values), dtype=np.int64))
             self._refuse(*(numbered.doubt() or ("", None)))
 
@@ -107,6 +114,7 @@ class LabelFile:
         Raises:
             ValueError: A set without a label; a label without its set (or element). Elements may lack one.
         """
+        self._match(sets.names, source)
         frame = self.frame.set_index(self._key)
         if self.level == "set":
             wanted = pd.Index(sets.names)
@@ -120,12 +128,13 @@ class LabelFile:
             row, number = self.frame.iloc[int(used.argmin())], int((~used).sum())
             hint = "; if that is meant, say --unused_labels ignore"
             raise self.file.error(int(row[ROW]), f"{self._name(row)} is not in {source.path}{_more(number)}{hint}")
+        lost = self.frame["set"][~used].unique().tolist()
         if self.level == "set":
             missing = np.flatnonzero(~wanted.isin(frame.index))
             if len(missing):
-                raise self.file.error(
-                    None, f"has no label for set {sets.names[missing[0]]!r} of {source.path}{_more(len(missing))}"
-                )
+                what = f"set {sets.names[missing[0]]!r} of {source.path}{_more(len(missing))}"
+                others = f", but for others, such as {listed(lost, 3)}" if lost else ""
+                raise self.file.error(None, f"has no label for {what}{others}")
             empty = self.frame[self.columns].isna().to_numpy() & used[:, None]
             if empty.any():
                 row, column = np.argwhere(empty)[0]
@@ -133,7 +142,30 @@ class LabelFile:
                 raise self.file.error(
                     at, f"column {self.columns[column]!r} is empty: each set needs a label{self._remedy}"
                 )
+        if (~used).mean() >= WARNED:
+            what = f"{(~used).sum():,} of {len(used):,} labels are of others than {source.path} has"
+            warnings.warn(f"{self.file.path}: {what}, such as of {listed(lost, 3)}: they are left out", stacklevel=2)
         return frame.reindex(wanted)
+
+    def _match(self, names: Sequence[str], source: Origin) -> None:
+        """Call sets as the table does, where names differ by what all begin or end with, or by how they are written."""
+        mine = self.frame["set"].unique().tolist()
+        lost, left = sorted({*mine} - {*names}), sorted({*names} - {*mine})
+        plain = _written_plainly
+        if len(lost) >= TRIED and (found := affix(lost, left)) is not None:
+            pairs = {found.without(name): name for name in lost}
+            same = {pairs[name]: name for name in left if name in pairs}
+        elif len(left) >= TRIED and (found := affix(left, lost)) is not None:
+            same = {str(found.without(name)): name for name in left}
+        else:
+            of = [Counter(map(plain, some)) for some in (lost, left)]
+            there = {plain(name): name for name in left}
+            same = {name: there[plain(name)] for name in lost if of[0][plain(name)] == of[1][plain(name)] == 1}
+        if same and len(same) in (len(lost), len(left)):
+            one, other = next(iter(same.items()))
+            how = f"{one!r} is taken for {other!r} of {source.path}, and so are others like it"
+            warnings.warn(f"{self.file.path}: names of sets are written in another way: {how}", stacklevel=3)
+            self.frame["set"] = self.frame["set"].replace(same)
 
     def groups(self, sets: Sets) -> np.ndarray | None:
         """The group of each set, if there are groups.
@@ -154,7 +186,9 @@ class LabelFile:
 
 
 def as_labels(chunk: Chunk, column: str) -> pd.Series:
-    """A column of labels as text, missing where it is empty. Whole numbers are written without a fraction."""
+    """A column of labels as text, missing where it is empty. Whole numbers are written without a fraction, and truth
+    values as True and False.
+    """
     values = chunk.columns[column]
     if pa.types.is_floating(values.type):
         numbers = values.to_numpy(zero_copy_only=False)
@@ -162,6 +196,8 @@ def as_labels(chunk: Chunk, column: str) -> pd.Series:
         text = [None if n != n else str(int(n)) if w else repr(float(n)) for n, w in zip(numbers, whole, strict=True)]
         return pd.Series(text, dtype=object)
     text = pc.utf8_trim_whitespace(chunk.as_text(column, values))
+    truth = pc.is_in(pc.utf8_lower(text), pa.array(("true", "false")))
+    text = pc.if_else(truth, pc.utf8_capitalize(text), text)
     return pc.if_else(pc.equal(text, ""), pa.scalar(None, pa.string()), text).to_pandas().astype(object)
 
 
@@ -216,7 +252,10 @@ def choose_task(labels: LabelFile | None, values: pd.DataFrame, source: Origin, 
     numeric, measured = True, False
     for column in values:
         names = pd.Series(values[column].dropna().unique(), dtype=object)
-        numbers = _numbers(names)
+        if (found := written(names, MANY)) or ((found := written(names)) and "comma" in found[1]):
+            bound = f"a plain number to be learned as one, it is {found[1]}; --task classification takes classes"
+            raise bad_label(labels, values, source, column, (values[column] == found[0]).to_numpy(), bound)
+        numbers = plain_numbers(names)
         known = numbers[np.isfinite(numbers)]
         words = names[~np.isfinite(numbers)].tolist()
         many = len(known) > 20 or bool((known != np.round(known)).any())
@@ -225,7 +264,7 @@ def choose_task(labels: LabelFile | None, values: pd.DataFrame, source: Origin, 
                 "a number, as the others are: leave out what has no label (of elements: leave the field empty), or say "
                 "--task classification"
             )
-            raise _bad_label(labels, values, source, column, (values[column] == words[0]).to_numpy(), bound)
+            raise bad_label(labels, values, source, column, (values[column] == words[0]).to_numpy(), bound)
         numeric, measured = numeric and not words, measured or many
     return "regression" if numeric and measured else "classification"
 
@@ -260,10 +299,10 @@ def as_numbers(labels: LabelFile | None, values: pd.DataFrame, source: Origin) -
     """
     columns = {}
     for column in values:
-        columns[column] = numbers = _numbers(values[column])
+        columns[column] = numbers = plain_numbers(values[column])
         bad = values[column].notna().to_numpy() & ~(np.abs(numbers) <= np.finfo(np.float32).max)
         if bad.any():
-            raise _bad_label(labels, values, source, column, bad, "a finite number of at most 3.4e38")
+            raise bad_label(labels, values, source, column, bad, "a finite number of at most 3.4e38")
     return pd.DataFrame(columns, index=values.index)
 
 
@@ -280,10 +319,10 @@ def require_known(labels: LabelFile | None, values: pd.DataFrame, source: Origin
         bad = (values[column].notna() & ~values[column].isin(known)).to_numpy()
         if bad.any():
             bound = f"one of those that the model learned: {', '.join(map(repr, known[:20]))}"
-            raise _bad_label(labels, values, source, column, bad, bound)
+            raise bad_label(labels, values, source, column, bad, bound)
 
 
-def _bad_label(
+def bad_label(
     labels: LabelFile | None, values: pd.DataFrame, source: Origin, column: Any, bad: np.ndarray, bound: str
 ) -> ValueError:
     value = values[column].iloc[int(bad.argmax())]
@@ -293,72 +332,6 @@ def _bad_label(
         held = labels.frame.loc[(labels.frame[column] == value).to_numpy(), ROW]
         file, row = labels.file, int(held.iloc[0])
     return file.error(row, f"column {column!r} is {value!r}, it must be {bound}")
-
-
-def survival_columns(
-    labels: Path | None,
-    columns: Sequence[str] | None,
-    group: str | None,
-    task: str,
-    named: Sequence[str],
-    set_column: str = "set",
-) -> list[str] | None:
-    """The columns of time and event, where times until an event are to be learned; else None.
-
-    Args:
-        labels: The file of labels. "auto": it has these two columns, and beside them `set` and the group's only.
-        columns: Targets that were asked for.
-        named: How the two columns are called.
-        set_column: Another name of the column `set`.
-
-    Raises:
-        ValueError: Targets that were asked for beside --task survival; "auto": columns beside time and event.
-    """
-    if task == "survival":
-        if columns is not None and sorted(columns) != sorted(named):
-            raise ValueError(
-                f"target_columns={','.join(columns)} is not for task='survival': name the two columns with "
-                "--time_column and --event_column"
-            )
-        return [*named]
-    if task != "auto" or labels is None or columns is not None:
-        return None
-    targets = set(TableFile(labels).columns) - {group, "set", set_column}
-    if targets - {"element"} > {*named}:
-        others = listed(sorted(targets - {*named}, key=str))
-        raise ValueError(
-            f"{labels}: has the columns {' and '.join(named)}, and others ({others}): --task survival learns times "
-            "until an event, --target_columns names other targets"
-        )
-    return [*named] if targets == {*named} else None
-
-
-def as_survival(labels: LabelFile | None, values: pd.DataFrame, source: Origin, least: int) -> pd.DataFrame:
-    """Times and events, in two columns, as numbers.
-
-    Args:
-        least: Events that are needed.
-
-    Raises:
-        ValueError: A time that is negative or no number, an event that is neither 0 nor 1; fewer events, or one time
-            only.
-    """
-    time, event = values
-    columns = {time: _numbers(values[time]), event: _numbers(values[event])}
-    with np.errstate(invalid="ignore"):
-        wrong = {time: ~((columns[time] >= 0) & np.isfinite(columns[time])), event: ~np.isin(columns[event], (0, 1))}
-    bounds = {time: "a number of at least 0", event: "1, where the event was seen, or 0"}
-    for column, bad in wrong.items():
-        if bad.any():
-            raise _bad_label(labels, values, source, column, bad, bounds[column])
-    file = source if labels is None else labels.file
-    if (seen := int(columns[event].sum())) < least:
-        there = "1 once" if seen else "0 everywhere"
-        needed = "an event" if least == 1 else f"{least} events"
-        raise file.error(None, f"column {event!r} is {there}: at least {needed} must have been seen")
-    if np.ptp(columns[time]) == 0:
-        raise file.error(None, f"column {time!r} is {columns[time][0]:g} everywhere: nothing to learn")
-    return pd.DataFrame(columns, index=values.index)
 
 
 def require_choice(labels: LabelFile | None, values: pd.DataFrame, source: Origin) -> None:
@@ -375,8 +348,18 @@ def require_choice(labels: LabelFile | None, values: pd.DataFrame, source: Origi
             raise file.error(None, f"column {column!r} {what}: nothing to learn, it needs two different values")
 
 
-def _numbers(texts: pd.Series) -> np.ndarray:
+def plain_numbers(texts: pd.Series) -> np.ndarray:
     return np.array([float(t) if isinstance(t, str) and NUMBER.fullmatch(t) else np.nan for t in texts], np.float64)
+
+
+def _written_plainly(name: str) -> str:
+    """Without the ending of a file, zeros in front of numbers, capitals and further spaces.
+
+    >>> [_written_plainly(name) for name in ("A01.FCS", "slide 7.ome.tiff", "007", "7.0", "S.1")]
+    ['a1', 'slide 7', '7', '7', 's.1']
+    """
+    stem = re.sub(r"(\.[A-Za-z][A-Za-z0-9]{1,5}){1,2}$|(?<=\d)\.0$", "", name)
+    return " ".join(re.sub(r"(?<![\d.])0+(?=\d)", "", stem).casefold().split())
 
 
 def _more(number: int) -> str:

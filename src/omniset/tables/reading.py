@@ -12,7 +12,7 @@ from omniset.core.bounded import require_file
 from omniset.core.encoding import Encoding, Missing
 from omniset.core.features import RESERVED
 from omniset.tables.fcs import ENDING, open_fcs
-from omniset.tables.files import SEPARATORS, TableFile, kind_of, listed
+from omniset.tables.files import READ, TableFile, kind_of, listed
 from omniset.tables.folders import SETS, open_folder
 from omniset.tables.sets import SetTable
 from omniset.tables.stored import StoredSets
@@ -26,7 +26,7 @@ TAKES = {  # options that each kind of path has
     "cells": ("set_column", "features", "ignore", "use_rep"),
     "fcs": ("set_column", "features", "ignore", "cofactor", "compensate"),
     "counts": ("set_column", "features", "ignore"),
-    "folder": ("set_column",),  # which is that of the file of labels
+    "folder": ("set_column", "dataset"),  # the first is that of the file of labels
 }
 
 
@@ -45,17 +45,18 @@ def open_sets(
     use_rep: str | None = None,
     cofactor: float | None = None,
     compensate: bool | None = None,
+    dataset: str | None = None,
     vectors: str | Path | None = None,
 ) -> SetTable | StoredSets:
     """Sets, read as they are asked for.
 
     | path | sets |
     |---|---|
-    | .parquet, .csv, .tsv, the last two also compressed | `SetTable` |
+    | .parquet, .csv, .tsv, .txt, all but the first also compressed | `SetTable` |
     | .h5ad, a zarr store, or a folder of 10x | `omniset.tables.cells.open_cells` |
     | .fcs, or a folder of them | `omniset.tables.fcs.open_fcs` |
     | .biom, or with `vectors` a table of counts | `omniset.tables.abundances.open_abundances` |
-    | .h5, .hdf5, .npy, .pt, or a folder of them | `omniset.tables.folders.open_folder` |
+    | .h5, .hdf5, .npy, .npz, .pt, or a folder of them | `omniset.tables.folders.open_folder` |
 
     Args:
         features: Columns, or features, that are taken. Default: all that look like one.
@@ -68,6 +69,7 @@ def open_sets(
         set_column: The column that says which set a row, or a cell, is of. Other files have none.
         use_rep: As for `open_cells`.
         cofactor, compensate: As for `open_fcs`.
+        dataset: As for `open_folder`.
         vectors: A table with a vector of each feature, or their sequences: `path` is a table of counts. See
             `open_abundances`.
 
@@ -83,7 +85,7 @@ def open_sets(
     given = {
         **{"set_column": set_column != "set", "features": features is not None, "ignore": bool(ignore)},
         **{"missing": missing != "error", "use_rep": use_rep is not None},
-        **{"cofactor": cofactor is not None, "compensate": compensate is not None},
+        **{"cofactor": cofactor is not None, "compensate": compensate is not None, "dataset": dataset is not None},
     }
     for name, said in given.items():
         if said and not fitted and name not in TAKES[kind]:
@@ -105,7 +107,7 @@ def open_sets(
     if kind == "fcs":
         return open_fcs(path, names, ignore, cofactor, compensate, fitted)
     if kind == "folder":
-        opened = open_folder(path, None if encoding is None else len(encoding.features))
+        opened = open_folder(path, None if encoding is None else len(encoding.features), dataset)
         if encoding is not None and encoding.features != opened.features:
             wanted = listed(encoding.features)
             raise ValueError(f"{path}: its features have no names, those of the model are {wanted}")
@@ -126,9 +128,11 @@ def _require_table(path: Path) -> None:
     if not path.suffix and not path.exists():  # a folder, meant to be one of features
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     try:
-        kind_of(path)
+        kind_of(path, READ)
     except ValueError as error:
-        others = "sets are also read from .h5ad, .fcs, .h5, .npy and .pt files, and from folders of the last four"
+        others = (
+            "sets are also read from .txt, .h5ad, .fcs, .h5, .npy, .npz and .pt files, and folders of the last five"
+        )
         raise ValueError(f"{error}; {others}") from None
 
 
@@ -138,7 +142,7 @@ def _kind_of(path: Path) -> str:
         return "cells"
     if ending == ".biom":
         return "counts"
-    if not path.is_dir() or ending in (".parquet", *SEPARATORS):
+    if not path.is_dir() or ending in (".parquet", *READ):
         return "fcs" if ending == ENDING else "folder" if ending in SETS else "table"
     visible = sorted(file.name for file in path.iterdir() if not file.name.startswith("."))
     events = [name for name in visible if name.lower().endswith(ENDING)]

@@ -19,13 +19,12 @@ import pyarrow.parquet as pq
 from jaxtyping import Float
 
 from omniset.core.features import MISSING
-from omniset.tables.files import ARTIFACT, INDEX, OPENERS, TableFile, TextFile, listed
+from omniset.tables.files import ARTIFACT, INDEX, OPENERS, PEEK, POINTED, TableFile, TextFile, listed, separator_of
+from omniset.tables.spreadsheets import DECIMAL, point
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)  # Python's own reader takes 1_000 too
 INFINITE = {"inf": np.inf, "+inf": np.inf, "-inf": -np.inf}
-EXCEL = re.compile(r"[\"']?sep=.[\"']?,*", re.IGNORECASE)  # what Excel begins a table with
-PEEK = 64  # rows that tell the form, at most
-PEEK_SIZE = 1 << 17  # and characters of them
+PEEK_SIZE = 1 << 17  # characters of the rows that tell the form
 HEAD = 1 << 10  # lines with a # above the header, at most
 AS_TEXT = "write its counts as a table of text, separated by tabs"
 OTHERS = {  # what a file begins with that is no table of text
@@ -79,15 +78,6 @@ def key(column: str) -> str:
     ('otu_id', 'kegg_ko')
     """
     return re.sub(r"[^a-z0-9]+", "_", column.lower()).strip("_")
-
-
-def separator_of(line: str) -> str | None:
-    """Tabs; else commas or semicolons, whichever are more outside of quotes; None: none of them."""
-    if "\t" in line:
-        return "\t"
-    bare = re.sub('"[^"]*"', "_", line)
-    commas, semicolons = bare.count(","), bare.count(";")
-    return None if not commas + semicolons else ";" if semicolons > commas else ","
 
 
 def split(line: str, separator: str | None) -> list[str]:
@@ -226,10 +216,18 @@ class Sheet:
             fields = self.split(row, line) if strict else split_loosely(line, self.separator)
             if len(fields) < width or (strict and len(fields) > width):
                 raise self.wrong_width(row, line, len(fields))
+            if DECIMAL.get() == ",":
+                fields = self._of_commas(row, fields)
             again = titled and fields[0].lstrip("#").strip() == self.columns[0]
             if again and [field.strip() for field in fields[1:width]] == self.columns[1:]:
                 raise self.file.error(row, "is the header again: give the files that were joined here one by one")
             yield row, fields
+
+    def _of_commas(self, row: int, fields: list[str]) -> list[str]:
+        read = [point(field) for field in fields]
+        if None in read:
+            raise self.file.error(row, f"has {fields[read.index(None)]!r}, {POINTED}")
+        return [field or "" for field in read]
 
     def split(self, row: int, line: str) -> list[str]:
         """The fields of a line.
@@ -279,7 +277,7 @@ def look(
     size = 0
     for row, line in file.lines():
         if row > sheet.header and line.strip(edge):
-            sheet.rows.append(_fields(line, sheet.separator))
+            sheet.rows.append([point(field) or field for field in _fields(line, sheet.separator)])
             size += len(line)
         if len(sheet.rows) == PEEK or size > PEEK_SIZE:
             break
@@ -301,7 +299,7 @@ def _refuse_other_files(file: TextFile) -> None:
 def _first_line(file: TextFile) -> Sheet:
     """With the header as one text, as `_headed`."""
     for row, line in file.lines():
-        if line.strip(" ") and not EXCEL.fullmatch(line):
+        if line.strip(" "):
             return Sheet(file, separator_of(line), [line.strip(" ")], row)
     raise file.error(None, "is empty")
 
@@ -311,8 +309,6 @@ def _headed(file: TextFile, header: re.Pattern[str] | None) -> Sheet:
     marked: list[tuple[int, str]] = []
     first: tuple[int, str] | None = None  # the first line without a #
     for row, line in file.lines():
-        if EXCEL.fullmatch(line):
-            continue
         if header is not None and header.match(line):
             return Sheet(file, "\t", [line[1:].strip()], row, marked=True)
         if line.startswith("#") and len(marked) < HEAD:
