@@ -593,8 +593,8 @@ def _vectors_of_genes(
         raise ValueError(
             f"gene_vectors: none of the genes, such as {genes[0]!r}, has a vector; there are such as {table.names[0]!r}"
         )
-    words = {"file": "the cells", "other": "gene_vectors", "what": "genes"}
-    if said := judge_join(matched.unmatched, len(genes), matched.missing, **words):
+    lost, there = matched.unmatched, matched.missing
+    if said := judge_join(lost, len(genes), there, file="the cells", other="gene_vectors", what="genes"):
         warnings.warn(said, stacklevel=4)
     return torch.from_numpy(vectors), [f"gene vectors: {matched.sentence()}"]
 
