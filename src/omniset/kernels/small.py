@@ -188,7 +188,7 @@ class SmallBlock(torch.autograd.Function):
         if torch.is_grad_enabled():  # a second derivative is wanted
             given = [d is not None for d in upstream]
             plain = partial(_plain_outputs, ctx.chain, m, given)
-            return None, None, *derived(plain, tensors, tuple(itertools.compress(upstream, given)))
+            return None, None, *derived(plain, tuple(tensors), tuple(itertools.compress(upstream, given)))
         return None, None, *in_one_thread(0, partial(_gradients, ctx.chain, m, kept, tensors, upstream))
 
 
