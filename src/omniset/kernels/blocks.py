@@ -64,8 +64,9 @@ def run(
     numbers: Sequence[int],
     reals: Sequence[float],
     parts: Sequence[Piece],
+    alone: bool = False,
 ) -> None:
-    """Have threads do all pieces by a compiled function for elements of this type.
+    """Have threads, or this one alone, do all pieces by a compiled function for elements of this type.
 
     Args:
         arrays: Without gaps (`contiguous`), but for those whose strides are among the numbers.
@@ -82,7 +83,7 @@ def run(
         if function(packed, sizes, others, pieces, ctypes.c_long(len(parts)), ctypes.byref(turn)):
             failed.append(name)
 
-    together(take, len(parts))
+    together(take, 1 if alone else len(parts))
     if failed:
         raise MemoryError("no memory for a block of elements")
 

@@ -41,6 +41,7 @@ from omniset.kernels.pages import empty
 from omniset.kernels.team import backward_in_one_thread, by_set, pieces, share_out, slots
 from omniset.kernels.tiles import Elements, centred
 
+LITTLE = 1 << 21  # numbers of elements, times points: less takes one thread less time than another takes to wake up
 MODERATE = 50.0  # exp(-50) and sums of many exp(50) are well within float32
 
 
@@ -113,7 +114,7 @@ def _in_blocks(elements: Elements, rows: Tensor, top: Tensor, known: bool) -> tu
     tops = top if number == len(x) else top.repeat_interleave(number // max(len(x), 1), 0)
     weights, totals = (torch.zeros((number, points, size), dtype=torch.float64) for size in (1, dim))
     arrays = [*blocks.contiguous(x, log_m, rows), tops, weights, totals]
-    blocks.run("gather", x.dtype, arrays, (x.shape[1], dim, points, known), (eps,), parts)
+    blocks.run("gather", x.dtype, arrays, (x.shape[1], dim, points, known), (eps,), parts, x.numel() * points < LITTLE)
     return tops, weights, totals
 
 
@@ -132,7 +133,9 @@ def _in_blocks_backward(
     d_rows, d_offset = (torch.zeros((len(parts), points, *more), dtype=torch.float64) for more in ((dim,), ()))
     after = torch.cat((d_total.mT, rows.mT.expand(len(x), -1, -1)), 2)
     arrays = [*blocks.contiguous(x, log_m, rows, top, *upstream, after), *into, d_rows, d_offset]
-    blocks.run("gather_backward", x.dtype, arrays, (x.shape[1], dim, points), (eps,), parts)
+    blocks.run(
+        "gather_backward", x.dtype, arrays, (x.shape[1], dim, points), (eps,), parts, x.numel() * points < LITTLE
+    )
     return d_rows, d_offset
 
 
