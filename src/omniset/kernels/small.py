@@ -147,7 +147,8 @@ def worth(queries: torch.Size, elements: torch.Size, heads: int) -> bool:
     if sets > 1 and padded > PADDED * (number + many):
         return False
     columns = min(number, many) * heads
-    return not (columns <= dim and (larger * dim > OF_SET or (2 * columns <= dim and sets * larger * dim >= OF_SETS)))
+    most = OF_SETS if 2 * columns <= dim else 3 * OF_SETS  # folding also keeps less
+    return not (columns <= dim and (larger * dim > OF_SET or sets * larger * dim >= most))
 
 
 def _fit(hidden: int, x: torch.Size, y: torch.Size, dtype: torch.dtype, tensors: Sequence[Tensor]) -> bool:
