@@ -216,6 +216,19 @@ def multisets(found: dict[str, Any]) -> list[str]:
     ]
 
 
+def encoders(found: dict[str, Any]) -> list[str]:
+    """Plain over ours, forward / forward+backward, by how many threads and what else runs."""
+    ratios = {(row["case"], row["on"], row["what"]): row["ratio"] for row in found["rows"]}
+    places = list(dict.fromkeys(row["on"] for row in found["rows"]))
+    lines = [f"| | {' | '.join(places)} |", "|---" * (1 + len(places)) + "|"]
+    for case in dict.fromkeys(row["case"] for row in found["rows"]):
+        of = [[ratios.get((case, place, what)) for what in ("forward", "forward+backward")] for place in places]
+        cells = (" / ".join(f"{ratio:.2f}" for ratio in both if ratio is not None) for both in of)
+        lines.append(f"| {case} | {' | '.join(cells)} |")
+    about = f"Forward / forward and backward. `ust` where no other encoder is named; {found['provenance']['device']}."
+    return [*lines, "", about]
+
+
 def busy(found: dict[str, Any]) -> list[str]:
     lines = ["| other programs | seconds, waiting awake | seconds, sleeping soon | ratio |", "|---" * 4 + "|"]
     for row in found["rows"]:
@@ -1052,6 +1065,7 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "multisets": ("benchmarks/multisets.json", multisets),
     "memory": ("benchmarks/memory.json", memory),
     "growth": ("benchmarks/growth.json", growth),
+    "encoders": ("benchmarks/encoders.json", encoders),
     "busy": ("benchmarks/busy.json", busy),
     "ensembles": ("benchmarks/ensembles.json", ensembles),
     "study_mnist_points": ("studies/mnist-points/isab.json", study("mnist-points")),
