@@ -129,12 +129,15 @@ def test_a_table_is_replaced_where_that_is_said(verb, here, capsys):
     refused([*words[:-1], "sets.csv", "--replace", "true"], capsys, "the input itself")
 
 
-def test_a_link_stays_one_and_permissions_stay(here):
+def test_permissions_stay_and_what_a_link_leads_to(here):
     Path("real.csv").write_text("old")
     Path("real.csv").chmod(0o640)
     Path("out.csv").symlink_to("real.csv")
-    assert main(["predict", "sets.csv", "--model", "model", "--out", "out.csv", "--replace", "true"]) == 0
-    assert Path("out.csv").is_symlink()
+    words = ["predict", "sets.csv", "--model", "model", "--replace", "true", "--out"]
+    assert main([*words, "out.csv"]) == 0
+    assert not Path("out.csv").is_symlink()
+    assert Path("real.csv").read_text() == "old"
+    assert main([*words, "real.csv"]) == 0
     assert Path("real.csv").read_text().startswith("set,")
     assert Path("real.csv").stat().st_mode & 0o777 == 0o640
 

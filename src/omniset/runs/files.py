@@ -26,15 +26,16 @@ PACKAGES = ("torch", "numpy", "pandas", "scikit-learn", "safetensors")
 def replacing(path: str | Path) -> Iterator[Path]:
     """A temporary path beside `path`: moved to it when the block ends well, removed when it does not.
 
-    A link stays one, and leads to the new file. A file that is replaced gives the new one its permissions.
+    A file that is replaced gives the new one its permissions. A link is replaced itself: it may lead to others' files.
     """
-    path = Path(path).resolve()
+    path = Path(path)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=path.suffix)
     os.close(descriptor)
     temporary = Path(name)
     try:
         yield temporary
-        temporary.chmod(stat.S_IMODE(path.stat().st_mode) if path.is_file() else 0o666 & ~_umask())
+        kept = path.is_file() and not path.is_symlink()
+        temporary.chmod(stat.S_IMODE(path.stat().st_mode) if kept else 0o666 & ~_umask())
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
