@@ -164,9 +164,27 @@ def test_what_is_kept_back_is_learned_in_the_end(references, classifier):
     assert not set(material.validation) & set(material.chosen)
     texts = [parts.texts[i] for i in parts.sequence[material.validation]]
     network = TaxonNetwork(classifier.network_.alone, material.counted(material.chosen))
-    candidates = candidates_of(network, texts)
-    expected = weights_of(candidates, parts.taxon[material.validation])
-    assert np.allclose(classifier.network_.weights, expected)
+    candidates, taxon = candidates_of(network, texts), parts.taxon[material.validation]
+    each = [weights_of(candidates, taxon, used) for used in ((True, True), (True, False), (False, True))]
+    expected = [more * one for one in each for more in (1, 2, 4)]
+    assert min(np.abs(classifier.network_.weights.numpy() - one).max() for one in expected) < 1e-6
+
+
+def test_clades_without_genera_keep_their_name(references, tmp_path):
+    """As chloroplasts of SILVA, which end at the order: users filter by their name."""
+    texts, lineages = references
+    ends = {name: lineage[:5] if lineage[4] == "f__F2" else lineage for name, lineage in lineages.items()}
+    TaxonClassifier(**SMALL).fit(texts, ends).save(tmp_path)
+    model = TaxonClassifier.load(tmp_path, progress=False)
+    calls = model.calls(texts)
+    named = calls.per_feature(0.0)
+    of_clade = np.array([len(lineage) == 5 for lineage in ends.values()])
+    assert set(named["Taxon"][of_clade]) == {"d__B; p__P; c__C; o__O; f__F2"}
+    assert np.allclose(named["Confidence"][of_clade], calls.confidence[of_clade, 4])
+    right = named["Taxon"] == ["; ".join(lineage) for lineage in ends.values()]
+    assert right.mean() > 0.9
+    shares, _ = shares_of(Samples(["A"], [*texts][-2:], sp.csr_array([[1.0, 3.0]])), model.taxa_, ends)
+    assert shares[0].tolist() == [0] * 6 + [1]
 
 
 def test_nothing_random_is_named(classifier, references):
@@ -323,16 +341,19 @@ def test_mutations_come_at_their_rate():
 
 
 def test_profiles_are_kept_with_the_model(references, tmp_path):
-    """Where calls of what was kept back are the better for them: here samples have one genus each."""
+    """Where calls of what was kept back are the better for them: here two genera of the same sequences, each with
+    another one.
+    """
     texts, lineages = references
     names = list(texts)
+    twins = lineages | {name: (*lineages[name][:5], "g__Twin") for name in names[1:12:2]}
     counts = np.zeros((18, len(names)))
-    for i in range(18):
-        counts[i, 12 * (i % 9) : 12 * (i % 9) + 12] = 5
+    counts[::2, [*range(0, 12, 2), *range(12, 24, 2)]] = counts[1::2, [*range(1, 12, 2), *range(24, 36, 2)]] = 5
     profiles = Samples([f"S{i}" for i in range(18)], names, sp.csr_array(counts))
-    model = TaxonClassifier(**SMALL | FEW).fit(texts, lineages, profiles)
+    model = TaxonClassifier(**SMALL | FEW).fit(texts, twins, profiles)
     assert "profiles: 18 samples, 100.0% of whose reads are of known taxa" in model.notes_
-    assert np.array_equal(model.trust_.prior.profiles, np.eye(9)[np.arange(18) % 9])
+    expected = np.array([[1, 1, 0, 0, *[0] * 6], [0, 0, 1, 1, *[0] * 6]]) / 2
+    assert np.array_equal(model.trust_.prior.profiles, expected[np.arange(18) % 2])
     model.save(tmp_path / "model")
     again = TaxonClassifier.load(tmp_path / "model", progress=False)
     assert np.array_equal(again.trust_.prior.profiles, model.trust_.prior.profiles)

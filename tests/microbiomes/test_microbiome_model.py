@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from omniset.microbiomes.abundances import Prior
 from omniset.microbiomes.assignments import Calls
 from omniset.microbiomes.baselines import NaiveBayes, Nearest
-from omniset.microbiomes.calibration import Confidence, KeptBack, choose_prior, weights_of
+from omniset.microbiomes.calibration import ALONE, Choice, Confidence, KeptBack, choose, weights_of
 from omniset.microbiomes.model import Candidates, SequenceNetwork, TaxonNetwork, candidates_of, most_probable
 from omniset.microbiomes.naive_bayes import KmerLikelihood
 from omniset.microbiomes.references import Members, References, de_novo, draw, held_out, replicate
@@ -346,38 +346,57 @@ def test_weights_are_those_of_the_least_loss():
     weights = torch.tensor(weights_of(candidates, truth), requires_grad=True)
     assert weights.min() > 0.1
     assert torch.autograd.grad(loss(weights), weights)[0].abs().max() < 1e-3
-    alone = torch.tensor(weights_of(candidates, truth, without_network=True), requires_grad=True)
+    alone = torch.tensor(weights_of(candidates, truth, (True, False)), requires_grad=True)
     assert alone[1] == 0
     assert torch.autograd.grad(loss(alone), alone)[0][0].abs() < 1e-3
     candidates.network[:] = -candidates.network  # what speaks against the truth is not listened to
     assert weights_of(candidates, truth)[1] == 0
 
 
-def test_the_prior_is_that_of_the_least_loss():
-    """By reads, of the samples as they are drawn; a profile is no witness for its own samples."""
+def test_the_sample_has_a_say_where_more_reads_are_right():
+    """Counted read by read: unless fewer are, by a standard error; and a part where more are."""
     candidates, truth = kept_back()
-    profiles = np.random.default_rng(5).dirichlet(np.full(7, 0.2), 6)
-    weights = np.array([0.3, 0.1])
-    for given in (None, profiles):
-        samples = KeptBack(candidates, truth, weights, 7, given, 3)
+    samples = [KeptBack(candidates, truth, np.array(w), 7, None, 3) for w in ((0.3, 0.1), (0.3, 0), (0, 0.1))]
 
-        def loss(prior, samples=samples):
-            total = 0.0
-            for rows, reads, of in samples:
-                some = None if prior.profiles is None else np.delete(profiles, of, axis=0)
-                one = Prior(prior.strength, prior.informed, some)
-                logits = candidates.of(rows).logits(weights)
-                logits = torch.from_numpy(logits + one.log_shares(candidates.taxon[rows], logits, reads, 7))
-                each = F.cross_entropy(logits, torch.from_numpy(truth[rows]), reduction="none")
-                total += float(torch.from_numpy(reads) @ each)
-            return total
+    def right(one, prior, more=1):
+        shares = []
+        for rows, reads, _ in one:
+            logits = more * candidates.of(rows).logits(one.weights)
+            called = (logits + prior.log_shares(candidates.taxon[rows], logits, reads, 7)).argmax(1)
+            shares.append(sum(k for k, c, t in zip(reads, called, truth[rows], strict=True) if c == t) / sum(reads))
+        return np.array(shares)
 
-        best = min([Prior(k) for k in (0.1, 0.3, 1.0)], key=loss)
-        if given is not None:
-            best = min([best, *(Prior(best.strength, k, given) for k in (0.3, 1.0, 3.0, 10.0))], key=loss)
-        found = choose_prior(samples)
-        assert (found.strength, found.informed) == (best.strength, best.informed)
-        assert (found.profiles is None) == (best.profiles is None)
+    def first_of(first, others, errors):
+        best = max(others, key=lambda shares: shares.mean())
+        gains = best - first
+        return best if gains.mean() > errors * gains.std(ddof=1) / len(gains) ** 0.5 else first
+
+    forms = [(k, more) for more in (1, 2, 4) for k in (0.1, 0.3, 1.0)]
+    each = [first_of(right(one, ALONE), [right(one, Prior(k), more) for k, more in forms], -1) for one in samples]
+    found = choose(samples)
+    assert np.allclose(found.right, first_of(each[0], each[1:], 1))
+    assert choose(samples, context=False).prior is ALONE
+
+
+def test_a_sample_that_overrules_its_reads_is_not_asked(monkeypatch):
+    """Scores that are not sharp, of taxa one sequence each: frequent taxa would take the reads of all others."""
+    truth = np.arange(30)
+    taxon = np.tile(truth, (30, 1))
+    words = (2.0 * np.eye(30)).astype(np.float32)
+    candidates = Candidates(taxon, words, np.zeros_like(words), np.full(30, 100.0))
+    samples = [KeptBack(candidates, truth, np.array([1.0, 0.0]), 30, None, 0)]
+    assert Choice(samples[0], Prior(0.1)).right.mean() < 0.8
+    assert choose(samples).right.mean() == 1.0
+    assert choose(samples).prior is not ALONE  # where nothing is lost the sample has a say
+    monkeypatch.setattr("omniset.microbiomes.calibration.SHARPER", (1.0,))
+    assert choose(samples).prior is ALONE
+
+
+def test_a_part_that_beats_the_sum_is_taken_alone():
+    candidates, truth = kept_back(sequences=300)
+    candidates.network[:] = np.random.default_rng(1).normal(scale=9, size=candidates.network.shape)
+    samples = [KeptBack(candidates, truth, np.array(w), 7, None, 0) for w in ((1.0, 1.0), (1.0, 0), (0, 1.0))]
+    assert choose(samples).samples.weights[1] == 0
 
 
 LINEAGES = [("d", "f1", "a"), ("d", "f1", "b"), ("d", "f2", "c"), ("e", "f3", "g")]

@@ -186,7 +186,9 @@ def test_names_and_what_is_none(prefix):
 
 
 def test_what_has_no_name_is_counted_and_not_joined():
-    """The same word in several families is no taxon of each, and none of all; one name in two families is two taxa."""
+    """The same word in several families is no taxon of all; one name in two families is two taxa; and a clade in which
+    most references end is a taxon that ends there.
+    """
     above = ("d__Bacteria", "p__P", "c__C", "o__O")
     genera = (("f__A", "g__uncultured"), ("f__B", "g__uncultured"), ("f__A", "g__X"), ("f__B", "g__X"), ("f__B", "g__"))
     genera = (*genera, ("f__C", "g__metagenome"), ("f__uncultured", "g__Y"))
@@ -195,11 +197,12 @@ def test_what_has_no_name_is_counted_and_not_joined():
     texts = {name: ("ACGT" * 20)[: 60 + i] for i, name in enumerate(taxonomy)}
     taxonomy = lineages_of(taxonomy)
     _, taxa, notes = choose(texts, taxonomy, "genus", None)
-    assert [lineage[4:] for lineage in taxa.lineages] == [("f__A", "g__X"), ("f__B", "g__X"), ("f__uncultured", "g__Y")]
-    assert taxa.clade[5].tolist() == [0, 1, 2]
+    expected = [("f__A", "g__X"), ("f__B",), ("f__B", "g__X"), ("f__C",), ("f__uncultured", "g__Y")]
+    assert [lineage[4:] for lineage in taxa.lineages] == expected
+    assert (taxa.clade[4].tolist(), taxa.clade[5].tolist()) == ([0, 1, 1, 2, 3], [0, 1, 2, 3, 4])
     assert notes[0] == (
-        "4 of 7 references have no name at rank genus and are left out, such as 'r0'; 3 of these have a word there "
-        "that is no name: 'uncultured', 'metagenome'"
+        "4 of 7 references have no name at rank genus, such as 'r0'; 3 are of clades in which most end, now taxa: 2; "
+        "left out: 1; 3 of these have a word there that is no name: 'uncultured', 'metagenome'"
     )
     _, taxa, notes = choose(texts, taxonomy, "family", None)
     assert [lineage[4] for lineage in taxa.lineages] == ["f__A", "f__B", "f__C"]

@@ -88,7 +88,7 @@ class Calls:
 
     def depth(self, threshold: float) -> Int[np.ndarray, " calls"]:
         """Ranks down to the deepest that is confident; 0 where the sequence could not be read."""
-        return depth(self.taxon, self.confidence, threshold)
+        return depth(self.taxa, self.taxon, self.confidence, threshold)
 
     def per_sample(self, threshold: float) -> pd.DataFrame:
         """A row per call: sample, Feature ID, count, Taxon to the deepest rank that is confident, Confidence in it."""
@@ -127,7 +127,7 @@ class Calls:
     def differing(self, threshold: float) -> Bool[np.ndarray, " calls"]:
         """Which calls have another name than their feature has over all samples, at a rank that both name."""
         winner, confidence = (values[self.feature] for values in self._votes)
-        shared = np.minimum(depth(winner, confidence, threshold), self.depth(threshold))
+        shared = np.minimum(depth(self.taxa, winner, confidence, threshold), self.depth(threshold))
         clade = self.taxa.clade[np.maximum(shared, 1) - 1]
         rows = np.arange(len(shared))
         return (shared > 0) & (clade[rows, self.taxon] != clade[rows, winner])
@@ -165,16 +165,17 @@ class Calls:
 
 
 def depth(
-    taxon: Int[np.ndarray, " calls"], confidence: Float[np.ndarray, "calls ranks"], threshold: float
+    taxa: Taxa, taxon: Int[np.ndarray, " calls"], confidence: Float[np.ndarray, "calls ranks"], threshold: float
 ) -> Int[np.ndarray, " calls"]:
-    return np.where(taxon >= 0, (confidence >= threshold).sum(1), 0)
+    deepest = np.array([len(lineage) for lineage in taxa.lineages])
+    return np.where(taxon >= 0, np.minimum((confidence >= threshold).sum(1), deepest[taxon]), 0)
 
 
 def _named(taxa: Taxa, taxon: np.ndarray, confidence: np.ndarray, threshold: float) -> dict[str, np.ndarray]:
     """Texts of taxa and confidences. Of what is unassigned, the confidence is that it is not of the first rank's clade,
     and 0 where nothing could be read.
     """
-    deep = depth(taxon, confidence, threshold)
+    deep = depth(taxa, taxon, confidence, threshold)
     texts, code = _texts(taxa, taxon, deep)
     rows = np.arange(len(taxon))
     sure = np.where(deep > 0, confidence[rows, np.maximum(deep, 1) - 1], 1 - confidence[:, 0])
@@ -224,7 +225,7 @@ class Agreement:
         place = {feature: i for i, feature in enumerate(calls.features)}
         rows, strangers = [], []
         for rank, name in enumerate(calls.taxa.ranks):
-            known = {bare(lineage[rank]) for lineage in calls.taxa.lineages}
+            known = {bare(lineage[rank]) for lineage in calls.taxa.lineages if len(lineage) > rank}
             called = dict(names_at(ours, rank))
             named = names_at(others, others.ranks.index(name)) if name in others.ranks else ()
             given = {feature: renamed.get(theirs, theirs) for feature, theirs in named if feature in place}

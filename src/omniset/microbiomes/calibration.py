@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from scipy import optimize
 from scipy.special import log_softmax
 from sklearn.linear_model import LogisticRegression
@@ -23,13 +23,18 @@ from omniset.runs.devices import one_blas_thread
 Logits = Float[np.ndarray, "sequences candidates"]
 PerSequence = Float[np.ndarray, " sequences"]
 Profiles = Float[np.ndarray, "profiles taxa"]
+BOTH, PARTS = (True, True), ((True, False), (False, True))  # naive Bayes and the network, or one of them
 LEAST = 20  # validation sequences below which nothing is calibrated
 FOREIGNERS = 500  # sequences that are nothing's
 SAMPLES, READS = 48, 1024
+ALONE = Prior(1e12)  # so strong that the sample says nothing
 STRENGTHS = (0.1, 0.3, 1.0)  # of what is expected of a sample, where nothing is known of it
+ROUNDING = 1e-9  # of equal shares of reads
+SHARPER = (1.0, 2.0, 4.0)  # how much surer the scores are made, where a sample has a say
 INFORMED = (0.3, 1.0, 3.0, 10.0)  # where profiles are
 MOST_PROFILES = 1000
 FOREIGN = 0.1  # share of what is not known that is of no taxon at all
+NOVEL = 0.1  # share of unknown taxa in made-up samples where none is expected
 
 
 @dataclass
@@ -120,16 +125,11 @@ class Trust:
         return taxon, self.confidence.of(odds, these.likeness)
 
 
-def loss_of(logits: Logits, own: Bool[np.ndarray, "sequences candidates"]) -> PerSequence:
-    """Cross-entropy of the candidates that are marked as the truth; infinite where none is."""
-    return -np.logaddexp.reduce(np.where(own, log_softmax(logits, axis=1), -np.inf), axis=1)
-
-
 @one_blas_thread()
 def weights_of(
-    candidates: Candidates, taxon: Int[np.ndarray, " sequences"], without_network: bool = False
+    candidates: Candidates, taxon: Int[np.ndarray, " sequences"], used: tuple[bool, bool] = (True, True)
 ) -> Float[np.ndarray, " two"]:
-    """The weights of naive Bayes and of the network with the least loss, neither below 0.
+    """The weights of naive Bayes and of the network with the least loss, neither below 0, and 0 where not used.
 
     Sequences whose taxon is not among the candidates are left out.
     """
@@ -145,9 +145,8 @@ def weights_of(
         wrong = np.exp(log_share) - truth
         return float(-log_share[truth].sum() / there.sum()), (parts * wrong).sum((1, 2)) / there.sum()
 
-    bounds = [(0.0, None), (0.0, 0.0 if without_network else None)]
-    first = np.array(WEIGHTS) * [1, not without_network]
-    return np.asarray(optimize.minimize(loss, first, jac=True, bounds=bounds, method="L-BFGS-B").x)
+    bounds = [(0.0, None if one else 0.0) for one in used]
+    return np.asarray(optimize.minimize(loss, np.array(WEIGHTS) * used, jac=True, bounds=bounds, method="L-BFGS-B").x)
 
 
 def thinned(profiles: Profiles, rng: np.random.Generator) -> Float[np.ndarray, "some taxa"]:
@@ -181,7 +180,7 @@ class KeptBack:
         return self.candidates.logits(self.weights)
 
     @cached_property
-    def _members(self) -> Members:
+    def members(self) -> Members:
         return Members.of(np.arange(len(self.taxon)), self.taxon, self.taxa)
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray, int | None]]:
@@ -190,50 +189,77 @@ class KeptBack:
             rng = np.random.default_rng([self.seed, 1, number])
             of = None if self.profiles is None else int(rng.integers(len(self.profiles)))
             profile = de_novo(self.taxa, rng) if self.profiles is None or of is None else self.profiles[of]
-            if not (profile * self._members.present).sum() > 0:  # nothing of it was kept back
+            if not (profile * self.members.present).sum() > 0:  # nothing of it was kept back
                 continue
-            rows, reads = draw(profile, READS, self._members, rng)
+            rows, reads = draw(profile, READS, self.members, rng)
             yield rows, reads.astype(np.float64), of
 
     def log_shares(self, prior: Prior, rows: np.ndarray, reads: np.ndarray) -> Float[np.ndarray, " taxa"]:
         return prior.log_shares(self.candidates.taxon[rows], self.logits[rows], reads, self.taxa)
 
 
-def choose_prior(samples: KeptBack) -> Prior:
-    """The prior with the least loss by reads: how strong, and with the profiles or without.
+@dataclass
+class Choice:
+    """Scores and prior, and how they call samples of what was kept back."""
 
-    A sample's own profile is not among those that it is called with.
-    """
-    prior = _best([Prior(strength) for strength in STRENGTHS], samples)
-    profiles = samples.profiles
-    if profiles is None or len(profiles) < 2:
-        return prior
-    return _best([prior, *(Prior(prior.strength, informed, profiles) for informed in INFORMED)], samples)
+    samples: KeptBack
+    prior: Prior
 
-
-def _best(choices: Sequence[Prior], samples: KeptBack) -> Prior:
-    """Of the least loss by reads; of several the first."""
-    losses = np.zeros(len(choices))
-    for rows, reads, of in samples:
-        taxon = samples.candidates.taxon[rows]
-        own = taxon == samples.taxon[rows][:, None]
-        there = own.any(1)
-        for i, prior in enumerate(choices):
+    @cached_property
+    def right(self) -> Float[np.ndarray, " samples"]:
+        """Of each sample, the share of the reads. Its own profile is not among those that it is called with."""
+        shares = []
+        for rows, reads, of in self.samples:
+            prior = self.prior
             if prior.profiles is not None and of is not None:
                 prior = replace(prior, profiles=np.delete(prior.profiles, of, axis=0))
-            logits = samples.logits[rows] + samples.log_shares(prior, rows, reads)[taxon]
-            losses[i] += float(reads[there] @ loss_of(logits[there], own[there]))
-    return choices[int(losses.argmin())]
+            taxon = self.samples.candidates.taxon[rows]
+            logits = self.samples.logits[rows] + self.samples.log_shares(prior, rows, reads)[taxon]
+            called = np.take_along_axis(taxon, logits.argmax(1)[:, None], axis=1)[:, 0]
+            shares.append(float(reads @ (called == self.samples.taxon[rows])) / READS)
+        return np.array(shares)
+
+    def or_better(self, others: Sequence[Choice], errors: float) -> Choice:
+        """That of the others with most reads right, if these are more by so many standard errors over samples; below
+        0: if they are not less by more.
+        """
+        if not others or len(self.right) < 2:
+            return self
+        best = max(others, key=lambda one: one.right.mean())
+        gains = best.right - self.right
+        noise = gains.std(ddof=1) / np.sqrt(len(gains)) + ROUNDING
+        return best if gains.mean() > errors * noise else self
 
 
-def confidence_of(samples: KeptBack, prior: Prior, taxa: Taxa, foreign: Candidates, novel: float) -> Confidence:
-    """Confidences fitted on sequences in samples, once as they are, and once as if their own taxon were not known; and
-    on sequences that are nothing's, for which no clade is right.
+def choose(samples: Sequence[KeptBack], context: bool = True) -> Choice:
+    """Scores and prior with which most reads are right. The sample has a say unless fewer are right by more than a
+    standard error, a part of the scores is taken alone where more are by more than one, and profiles where more are.
+
+    Args:
+        samples: With the weights of the sum first, then with those of each part.
+        context: Whether the sample may have a say.
+    """
+    each = []
+    for one in samples:
+        sharper = [replace(one, weights=more * one.weights) for more in SHARPER] if context else []
+        each.append(Choice(one, ALONE).or_better([Choice(s, Prior(k)) for s in sharper for k in STRENGTHS], -1.0))
+    best = each[0].or_better(each[1:], 1.0)
+    if not context or (profiles := best.samples.profiles) is None or len(profiles) < 2:
+        return best
+    strength = min(best.prior.strength, STRENGTHS[-1])
+    return best.or_better([Choice(best.samples, Prior(strength, k, profiles)) for k in INFORMED], 0.0)
+
+
+def confidence_of(choice: Choice, taxa: Taxa, foreign: Candidates, novel: float) -> Confidence:
+    """Confidences fitted on sequences in samples, with others whose own taxon is as if it were not known and which have
+    their say in the shares like all; and on sequences that are nothing's, for which no clade is right.
 
     Args:
         foreign: Of sequences that are nothing's.
         novel: Share of reads taken to be of taxa without references.
     """
+    samples = choice.samples
+    every, share = samples.candidates.without(samples.taxon), novel or NOVEL
     cases: list[tuple[np.ndarray, ...]] = []
 
     def add(these: Candidates, log_shares: np.ndarray, truth: np.ndarray | None, weight: np.ndarray) -> None:
@@ -242,13 +268,16 @@ def confidence_of(samples: KeptBack, prior: Prior, taxa: Taxa, foreign: Candidat
         right = np.zeros(odds.shape) if truth is None else (taxa.clade[:, called] == taxa.clade[:, truth]).T
         cases.append((odds, these.likeness, right, weight))
 
-    for rows, reads, _ in samples:
-        log_shares = samples.log_shares(prior, rows, reads)
-        these, truth = samples.candidates.of(rows), samples.taxon[rows]
-        add(these, log_shares, truth, (1 - novel) * reads)
-        add(these.without(truth), log_shares, truth, (1 - FOREIGN) * novel * reads)
-        weight = np.full(len(foreign), FOREIGN * novel * reads.sum() / len(foreign))
-        add(foreign, log_shares, None, weight)
+    for number, (rows, reads, _) in enumerate(samples):
+        rng = np.random.default_rng([samples.seed, 2, number])
+        strange, times = draw(de_novo(len(taxa), rng), round(READS * share / (1 - share)), samples.members, rng)
+        known, unknown = samples.candidates.of(rows), every.of(strange)
+        logits = np.concatenate([known.logits(samples.weights), unknown.logits(samples.weights)])
+        given = np.concatenate([known.taxon, unknown.taxon]), logits, np.concatenate([reads, times])
+        log_shares = choice.prior.log_shares(*given, len(taxa))
+        add(known, log_shares, samples.taxon[rows], (1 - novel) * reads)
+        add(unknown, log_shares, samples.taxon[strange], (1 - FOREIGN) * novel * times * READS / times.sum())
+        add(foreign, log_shares, None, np.full(len(foreign), FOREIGN * novel * READS / len(foreign)))
     if not cases:
         return Confidence()
     return Confidence.fit(*(np.concatenate(parts) for parts in zip(*cases, strict=True)))
@@ -260,7 +289,7 @@ def learn_trust(
     material: Material,
     profiles: Profiles | None,
     *,
-    prior: Prior | None = None,
+    context: bool = True,
     without_network: bool = False,
 ) -> Trust:
     """On sequences that were kept back: the weights of naive Bayes and of the network, which are set in the network;
@@ -268,26 +297,25 @@ def learn_trust(
 
     Args:
         profiles: Of the habitat.
-        prior: Do not choose one.
+        context: Whether the sample may have a say.
         without_network: Naive Bayes alone.
     """
     references, validation, seed = material.references, material.validation, material.options.seed
     everything = np.arange(len(references.sequence))
     if len(validation) < LEAST:
         network.likelihood = material.counted(everything)
-        return Trust(network.weights.numpy(force=True).copy(), prior or Prior(profiles=profiles))
+        return Trust(network.weights.numpy(force=True).copy(), Prior(profiles=profiles) if context else ALONE)
     network.likelihood = material.counted(material.chosen)
     network.weights.copy_(torch.tensor(WEIGHTS))
     sequences, place = np.unique(references.sequence[validation], return_inverse=True)
     texts = [references.texts[i] for i in sequences]
     candidates = candidates_of(network, texts, material.options.progress).of(place)
     taxon = references.taxon[validation]
-    weights = weights_of(candidates, taxon, without_network)
-    network.weights.copy_(torch.from_numpy(weights))
-    kept_back = KeptBack(candidates, taxon, weights, len(taxa), profiles, seed)
-    prior = prior or choose_prior(kept_back)
+    each = [weights_of(candidates, taxon, used) for used in (PARTS[:1] if without_network else (BOTH, *PARTS))]
+    choice = choose([KeptBack(candidates, taxon, one, len(taxa), profiles, seed) for one in each], context)
+    network.weights.copy_(torch.from_numpy(choice.samples.weights))
     rng = np.random.default_rng([seed, 4])
     shuffled = ["".join(rng.permutation(list(texts[i % len(texts)]))) for i in range(FOREIGNERS)]
-    confidence = confidence_of(kept_back, prior, taxa, candidates_of(network, shuffled), material.options.novel)
+    confidence = confidence_of(choice, taxa, candidates_of(network, shuffled), material.options.novel)
     network.likelihood = material.counted(everything)
-    return Trust(weights, prior, confidence)
+    return Trust(choice.samples.weights, choice.prior, confidence)

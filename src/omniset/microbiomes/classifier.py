@@ -19,7 +19,7 @@ from scipy.special import log_softmax, softmax
 from omniset.fitted import Estimator
 from omniset.microbiomes.abundances import Prior
 from omniset.microbiomes.assignments import Calls, warn_of_strangers
-from omniset.microbiomes.calibration import LEAST, Confidence, Trust, learn_trust, thinned
+from omniset.microbiomes.calibration import ALONE, LEAST, Confidence, Trust, learn_trust, thinned
 from omniset.microbiomes.model import Candidates, SequenceNetwork, TaxonNetwork, candidates_of
 from omniset.microbiomes.naive_bayes import KmerLikelihood
 from omniset.microbiomes.options import ClassifierOptions
@@ -189,8 +189,13 @@ class TaxonClassifier(ClassifierOptions, Estimator):
     def _note_trust(self, profiles: bool) -> None:
         """What was learned of how far to trust what."""
         (by_kmers, by_network), prior = self.trust_.weights.tolist(), self.trust_.prior
-        self.notes_.append(f"a sequence by itself: naive Bayes counts {by_kmers:.2f}, the network {by_network:.2f}")
+        text = f"a sequence by itself: naive Bayes counts {by_kmers:.2f}, the network {by_network:.2f}"
+        if not by_kmers * by_network:
+            text += "; with both, fewer of the reads kept back were called right"
+        self.notes_.append(text)
         text = f"that all taxa are alike counts as much as {prior.strength:g} of a sample"
+        if prior.strength == ALONE.strength:
+            text = "each sequence is called by itself: in their samples fewer of the reads kept back were called right"
         if prior.profiles is not None:
             text += f", and what profiles expect as much as {prior.informed:g}"
         elif profiles:

@@ -22,7 +22,6 @@ import pandas as pd
 from jaxtyping import Float, Int
 from sklearn.metrics import f1_score, roc_auc_score
 
-from omniset.microbiomes.abundances import Prior
 from omniset.microbiomes.baselines import Confidences, Method, NaiveBayes, Nearest, Profiles, Reads, Rows
 from omniset.microbiomes.calibration import learn_trust
 from omniset.microbiomes.classifier import TaxonClassifier
@@ -231,8 +230,7 @@ class Ours:
         model, trust, taxa = self.classifier, self.classifier.trust_, self.parts.taxa
         if name != OURS:
             profiles = self.profiles if name == INFORMED else None
-            prior = Prior(strength=1e12) if name == ALONE else None  # so strong that the sample says nothing
-            more: dict[str, Any] = {"prior": prior, "without_network": name == WITHOUT_NETWORK}
+            more = {"context": name != ALONE, "without_network": name == WITHOUT_NETWORK}
             trust = learn_trust(model.network_, model.taxa_, model.material_, profiles, **more)
         candidates = candidates_of(model.network_, self.parts.texts)
 

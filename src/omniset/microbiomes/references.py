@@ -24,8 +24,8 @@ from omniset.microbiomes.taxonomy import (
     Taxa,
     Taxonomy,
     bare,
-    cut,
     depth_of,
+    has_name,
     joined,
     lineage_of,
     lineages_of,
@@ -117,7 +117,7 @@ def choose(
     texts: Mapping[str, str], lineages: Mapping[str, Lineage], rank: str, region: str | None
 ) -> tuple[References, Taxa, list[str]]:
     """The region of the references that are of known taxa, each distinct pair of sequence and taxon once; the taxa; and
-    what was decided, a sentence each.
+    what was decided, a sentence each. A clade above the rank in which most references end is a taxon that ends there.
 
     Args:
         lineages: A `Taxonomy`, or lineages with the usual ranks.
@@ -148,7 +148,8 @@ def choose(
         )
     above: dict[str, set[Lineage]] = {}
     for taxon in taxa:
-        above.setdefault(bare(taxon[-1]), set()).add(taxon[:-1])
+        if len(taxon) == depth_of(rank, taxonomy.ranks):
+            above.setdefault(bare(taxon[-1]), set()).add(taxon[:-1])
     if twice := [name for name, places in above.items() if len(places) > 1]:
         notes.append(
             f"{many(len(twice), 'name')} at rank {rank} {'stands' if len(twice) == 1 else 'stand'} in several clades, "
@@ -165,10 +166,12 @@ def choose(
 def _with_taxon(
     texts: Mapping[str, str], lineages: Mapping[str, Lineage], taxonomy: Taxonomy, rank: str, notes: list[str]
 ) -> dict[str, Lineage]:
-    """The lineages down to a rank of those references that have a name there; what is left out is noted."""
+    """The lineages down to a rank of those references that have a name there, or end in a clade in which most end; what
+    is left out is noted.
+    """
     depth = depth_of(rank, taxonomy.ranks)
     called, note = known_as(texts, lineages, texts)
-    known = {name: cut(lineages[there], depth) for name, there in called.items()}
+    known = {name: ended(lineages[there], depth) for name, there in called.items()}
     if not known:
         raise ValueError(
             f"taxonomy knows none of the references, which are such as {next(iter(texts))!r}; it has such as "
@@ -184,10 +187,15 @@ def _with_taxon(
         )
     if more := len(taxonomy) - len({*called.values()}):
         notes.append(f"the taxonomy also has {many(more, 'sequence')} beside the references, of no use here")
-    if shallow := [name for name, lineage in known.items() if lineage is None]:
+    clades = Counter(lineage[:names] for lineage in known.values() for names in range(1, len(lineage) + 1))
+    ends_in = Counter(known.values())
+    taken = {end for end, times in ends_in.items() if len(end) == depth or (end and 2 * times > clades[end])}
+    if shallow := [name for name, lineage in known.items() if len(lineage) < depth]:
+        clade = {known[name] for name in shallow} & taken
+        lost = sum(known[name] not in taken for name in shallow)
         notes.append(
-            f"{len(shallow):,} of {len(texts):,} references have no name at rank {rank} and are left out, such as "
-            f"{shallow[0]!r}"
+            f"{len(shallow):,} of {len(texts):,} references have no name at rank {rank}, such as {shallow[0]!r}; "
+            f"{len(shallow) - lost:,} are of clades in which most end, now taxa: {len(clade):,}; left out: {lost:,}"
         )
         ends = [taxonomy.ends.get(called[name], taxonomy[called[name]]) for name in shallow]
         words = [whole[depth - 1] for whole in ends if len(whole) >= depth]
@@ -199,7 +207,19 @@ def _with_taxon(
             f"taxonomy has no name at rank {rank} for any reference: {shallow[0]!r} is "
             f"{joined(lineages[called[shallow[0]]])!r}"
         )
-    return {name: lineage for name, lineage in known.items() if lineage is not None}
+    return {name: lineage for name, lineage in known.items() if lineage in taken}
+
+
+def ended(lineage: Lineage, depth: int) -> Lineage:
+    """The lineage down to a rank, or to its last name above.
+
+    >>> ended(("d__A", "p__", "c__C"), 2), ended(("d__A", "p__P"), 2)
+    (('d__A',), ('d__A', 'p__P'))
+    """
+    names = lineage[:depth]
+    while names and not has_name(names, len(names) - 1):
+        names = names[:-1]
+    return names
 
 
 def _cut(texts: Sequence[str], region: str, notes: list[str]) -> Sequence[str | None]:
@@ -240,8 +260,7 @@ def shares_of(
         if lineage is None:
             with suppress(ValueError):  # a name of anything
                 lineage = lineage_of(name, ranks)
-        taxon = None if lineage is None else cut(lineage, len(taxa.ranks))
-        columns[place] = -1 if taxon is None else number.get(taxon, -1)
+        columns[place] = -1 if lineage is None else number.get(ended(lineage, len(taxa.ranks)), -1)
     known = columns >= 0
     if not known.any():
         raise ValueError(

@@ -525,7 +525,7 @@ class Taxa:
     """The taxa that a model knows, with their clades.
 
     Attributes:
-        lineages: Of each taxon, down to its rank.
+        lineages: Of each taxon, down to its rank, or less deep if it ends above.
         ranks: Names of the ranks.
         clade: (ranks, taxa) number of the taxon's clade at each rank.
     """
@@ -536,8 +536,8 @@ class Taxa:
 
     @classmethod
     def of(cls, lineages: Sequence[Lineage], ranks: Sequence[str] = RANKS) -> Taxa:
-        """All of one depth; `ranks` has the names of at least as many."""
-        depth = len(lineages[0])
+        """`ranks` has the names of at least as many as the deepest."""
+        depth = max(map(len, lineages))
         clade = []
         for rank in range(1, depth + 1):
             number = {prefix: i for i, prefix in enumerate(dict.fromkeys(lineage[:rank] for lineage in lineages))}
@@ -559,17 +559,8 @@ def depth_of(rank: str, ranks: Sequence[str] = RANKS) -> int:
     return ranks.index(rank) + 1
 
 
-def cut(lineage: Lineage, depth: int) -> Lineage | None:
-    """The lineage down to a rank; None where it has no name there.
-
-    >>> cut(("d__A", "p__", "c__C"), 2), cut(("d__A",), 2)
-    (None, None)
-    """
-    return lineage[:depth] if len(lineage) >= depth and has_name(lineage, depth - 1) else None
-
-
 def names_at(lineages: Mapping[str, Lineage], rank: int) -> Iterator[tuple[str, str]]:
     """Feature and bare name at a rank (from 0), of those that have one."""
     for feature, lineage in lineages.items():
-        if cut(lineage, rank + 1) is not None:
+        if len(lineage) > rank and has_name(lineage, rank):
             yield feature, bare(lineage[rank])
