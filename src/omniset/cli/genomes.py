@@ -341,36 +341,3 @@ def explain_call(
                 writer.write(why.families.assign(genome=genome, explained=family))
             say(f"\nWritten to {out}: {len(why.families)} families")
         say_notes(notes())
-
-
-@takes(Saving)
-def simulate(
-    out: Path = Path("simulated"),
-    genomes: int = 400,
-    families: int = 1000,
-    mags: int = 100,
-    seed: int = 0,
-) -> None:
-    """Make tables to try the others on: gene content that evolved by gain and loss along a tree.
-
-    Example: omniset genomes simulate --out simulated
-
-    Args:
-        out: Folder for families.tsv (complete genomes), taxonomy.tsv, mags.tsv (incomplete and contaminated genomes),
-            quality_report.tsv (their estimated quality) and truth.tsv (their complete content).
-        genomes: Complete genomes.
-        families: Gene families.
-        mags: Incomplete genomes.
-        seed: The same seed gives the same tables.
-    """
-    from omniset.genomes import simulate as simulator
-    from omniset.report.run import working_folder
-    from omniset.runs.console import say
-
-    with working_folder(out, "genomes", "simulation") as folder:
-        made = simulator.simulate(genomes, families, mags, seed)
-        simulator.write(folder.path, made)
-    say(
-        f"Written to {out}: families.tsv ({len(made.genomes)} genomes x {len(made.families)} families), "
-        f"taxonomy.tsv, mags.tsv ({len(made.mags)} incomplete genomes), quality_report.tsv, truth.tsv"
-    )

@@ -327,24 +327,6 @@ def explain_taxon(
         say(f"Written to {out}")
 
 
-@takes(Saving)
-def simulate(out: Path = Path("microbiome"), samples: int = 12, seed: int = 0) -> None:
-    """Write a made-up microbiome to try the other commands on.
-
-    Example: omniset microbiomes simulate --out microbiome
-
-    Args:
-        out: Folder for references.fasta, taxonomy.tsv, table.tsv and sequences.fasta (samples of two communities in
-            turn), truth.tsv (their taxa) and reads.fastq.gz (one more sample).
-        samples: How many.
-        seed: The same seed gives the same files.
-    """
-    from omniset.microbiomes import simulate as simulated
-    from omniset.runs.console import say
-
-    say(f"Written to {out}: {', '.join(simulated.write(simulated.simulate(samples, seed), out))}")
-
-
 def _place(classifier: Any) -> dict[str, Any]:
     """Seed and device of a run."""
     from omniset.runs import devices
