@@ -57,13 +57,14 @@ TOLERATED = {  # what a reader counts, and what is said of it
     "see whether their files or rows are complete",
     "many copies": f"{{number}} genomes have more than {MANY} copies of most families: counts must be of genes, "
     "not of reads, TPM or coverage, and of one genome",
+    "no family": "{number} rows name no family and were left out",
     "absent": "{number} rows say that there is none and were left out",
     "pfam names": "eggNOG-mapper writes names of Pfam families, not accessions such as PF00001: "
     "use them only with models of such names",
     "unread": "{number} entries hold no identifier of kind {wanted} and were left out: "
     "see whether a spreadsheet changed them",
 }
-BESIDE = re.compile(r"\.(hypotheticals|inference)\.tsv(?=\.|$)")  # of Bakta, beside its main file
+BESIDE = re.compile(r"(\.(hypotheticals|inference)\.tsv|\.txt|\.tbl)(?=\.|$)")  # of Bakta and Prokka, beside .tsv
 
 
 class GenomeFile:

@@ -23,7 +23,7 @@ IDENTIFIER = re.compile(
     r"(?P<COG>COG\d{4,5})|(?P<arCOG>arCOG\d{5})|(?P<KOG>KOG\d{4})|(?P<KO>(?:[kK][oO]:)?K\d{5})"
     r"|(?P<Pfam>PF\d{5}(?:\.\d+)?)|(?P<TIGRFAM>TIGR\d{5}(?:\.\d+)?)|(?P<NCBIfam>NF\d{6}(?:\.\d+)?)"
     r"|(?P<InterPro>IPR\d{6})|(?P<EC>(?:EC[: ]?)?\d+\.(?:\d+|-)\.(?:\d+|-)\.(?:[nB]?\d+|-))"
-    r"|(?P<CAZy>(?:GH|GT|PL|CE|AA|CBM)\d+(?:_\d+)?)|(?P<GO>GO:\d{7})|(?P<eggNOG>ENOG\w+)"
+    r"|(?P<CAZy>(?:GH|GT|PL|CE|AA|CBM)\d+(?:_\d+)?)|(?P<GO>GO:\d{7})|(?P<eggNOG>ENOG\w+)|(?P<UniRef>UniRef\d+_\w+)"
 )
 BETWEEN = re.compile(r"!!!|[\s,;/|+]+")  # what stands between several identifiers in one field
 KINDS = tuple(IDENTIFIER.groupindex)
@@ -98,7 +98,7 @@ FORMATS = {
         "DRAM's annotations.tsv",
         families={
             "KO": ("ko_id", "kegg_id", "kofam_id"),
-            "CAZy": ("cazy_ids", "cazy_id", "cazy_best_hit", "cazy_hits"),
+            "CAZy": ("cazy_ids", "cazy_id", "cazy_best_hit", "cazy_hits", "dbcan_id", "dbcan_ids"),
             "Pfam": ("pfam_hits", "pfam_id", "pfam_ids"),
         },
         genome=("fasta", "input_fasta"),
@@ -127,8 +127,15 @@ FORMATS = {
         contig=("sequence_id",),
         pick="prefixed",
     ),
+    "dbcan": Format(
+        "dbCAN's overview, one genome per file",
+        header=(("gene_id",), ("hmmer", "dbcan_hmm"), ("diamond",)),
+        families={"CAZy": ("hmmer", "dbcan_hmm")},
+        gene=("gene_id",),
+        pick="inside",
+    ),
     "interproscan": Format("InterProScan's .tsv, one genome per file", families=dict.fromkeys(("Pfam", *KINDS), ())),
-    "hmmscan": Format("--tblout of hmmscan or hmmsearch, one genome per file"),
+    "hmmscan": Format("--tblout or --domtblout of hmmscan or hmmsearch, or pfam_scan.pl's table, one genome per file"),
 }
 REFUSED = (  # files beside those that can be read: a column out of each group, none of these, and what to give instead
     ((("letter",), ("count",)), "cog_id",
@@ -139,12 +146,9 @@ REFUSED = (  # files beside those that can be read: a column out of each group, 
     ((("feature",), ("assembly",), ("locus_tag",)), "",
      "lists features, which are no families: annotate the proteins with eggNOG-mapper or KofamScan"),
 )  # fmt: skip
-CHOICES = {  # what may be asked for
-    **{"cog": "COG", "arcog": "arCOG", "cog_id": "COG", "eggnog_ogs": "COG"},
-    **{"ko": "KO", "ko_id": "KO", "kegg_ko": "KO", "kegg_id": "KO", "kegg": "KO"},
-    **{"pfam": "Pfam", "pfams": "Pfam", "pfam_hits": "Pfam", "cazy": "CAZy", "cazy_ids": "CAZy", "cazy_id": "CAZy"},
-    **{"ec": "EC", "go": "GO", "gos": "GO", "tigrfam": "TIGRFAM", "ncbifam": "NCBIfam", "interpro": "InterPro"},
-    **{"kog": "KOG", "eggnog": "eggNOG", "other": "other"},
+CHOICES = {kind.lower(): kind for kind in (*KINDS, "other")} | {  # what may be asked for, also by names of columns
+    **{"cog_id": "COG", "eggnog_ogs": "COG", "ko_id": "KO", "kegg_ko": "KO", "kegg_id": "KO", "kegg": "KO"},
+    **{"pfams": "Pfam", "pfam_hits": "Pfam", "cazy_ids": "CAZy", "cazy_id": "CAZy", "gos": "GO"},
 }
 
 GENOME_NAMES = (
@@ -163,15 +167,19 @@ DESCRIPTIONS = ("description", "definition", "annotation", "product", "name")  #
 PRESENCE = dict.fromkeys(("true", "present", "yes", "x", "+"), 1.0) | dict.fromkeys(("false", "absent", "no", "-"), 0.0)
 METADATA = ("metadata_nsti",)  # PICRUSt2's distance to the nearest sequenced taxon
 COMMAS = re.compile(r"[+-]?\d+(?:[, '_]\d+)+(?:\.\d*)?", re.ASCII)  # of decimals or of thousands: refused as a count
-TBLOUT = re.compile(r"#\s*target name\s+accession\s+query name\b")
+HITS = {  # what a line of the header is by, and where target, accession, query and accession stand
+    re.compile(r"#\s*target name\s+accession\s+query name\b"): (0, 1, 2, 3),  # HMMER's --tblout
+    re.compile(r"#\s*target name\s+accession\s+tlen\b"): (0, 1, 3, 4),  # --domtblout: a gene counts once all the same
+    re.compile(r"#\s*<seq id> <alignment start>"): (6, 5, 0, 0),  # pfam_scan.pl
+}
 EGGNOG = [  # columns of eggNOG-mapper 2.1
     *("query", "seed_ortholog", "evalue", "score", "eggNOG_OGs", "max_annot_lvl", "COG_category", "Description"),
     *("Preferred_name", "GOs", "EC", "KEGG_ko", "KEGG_Pathway", "KEGG_Module", "KEGG_Reaction", "KEGG_rclass"),
     *("BRITE", "KEGG_TC", "CAZy", "BiGG_Reaction", "PFAMs"),
 ]
 ROOT = re.compile(r"@1\|root\b|@2\|Bacteria\b|@2157\|Archaea\b")
+ACCESSION = re.compile(r"GC[AF]_\d{6}")  # of an assembly
 MD5 = re.compile(r"[0-9a-f]{32}")
-DOMTBLOUT = re.compile(r"#\s*target name\s+accession\s+tlen\b")
 KOFAM = re.compile(r"#\s*gene name\s+KO\b")
 
 
@@ -188,10 +196,8 @@ def detect(sheet: Sheet) -> str:
 
     if is_kofam(sheet):
         return "kofamscan"
-    if is_tblout(sheet):
+    if columns_of_hits(sheet) is not None:
         return "hmmscan"
-    if is_tblout(sheet, DOMTBLOUT):
-        raise sheet.file.error(None, "has a row for each domain (--domtblout): give the file that --tblout writes")
     for groups, but, why in REFUSED:
         if has(groups) and but not in keys:
             raise sheet.file.error(None, why)
@@ -215,12 +221,13 @@ def detect(sheet: Sheet) -> str:
         return "ko-mapper"
     if len(sheet.columns) > 1 or sheet.shifted:
         cells = [cell for fields in sheet.rows[:8] for cell in fields[1:]]
-        if 2 * sum(map(_is_count, cells)) >= len(cells):
+        named = next((cell for cell in cells if kind_of_identifier(cell) not in ("other", "EC")), None)
+        if named is None and 2 * sum(map(_is_count, cells)) >= len(cells):
             return "genomes-by-families"
     raise sheet.file.error(
         None,
         f"is of no known format: its columns are {listed(sheet.columns, 4)}. What can be read: {', '.join(FORMATS)}. "
-        "Give the format, or counts in place of names of genes",
+        "Give the format, counts in place of names of genes, or a table with columns genome and family",
     )
 
 
@@ -229,11 +236,10 @@ def is_kofam(sheet: Sheet) -> bool:
     return sheet.marked and KOFAM.match("\t".join(["#", *sheet.columns])) is not None
 
 
-def is_tblout(sheet: Sheet, header: re.Pattern[str] = TBLOUT) -> bool:
-    """HMMER's table of hits: its header is among the first lines, each with a # before it."""
-    if isinstance(sheet.file, TableFile):
-        return False
-    return any(header.match(line) for _, line in islice(sheet.file.lines(), 5))
+def columns_of_hits(sheet: Sheet) -> tuple[int, int, int, int] | None:
+    """Of a table of hits, by its header among the first lines, each with a # before it: see `HITS`."""
+    head = [] if isinstance(sheet.file, TableFile) else [line for _, line in islice(sheet.file.lines(), 32)]
+    return next((at for header, at in HITS.items() if any(map(header.match, head))), None)
 
 
 def is_beheaded_eggnog(sheet: Sheet) -> bool:
@@ -305,7 +311,8 @@ def orientation(sheet: Sheet, known: Collection[str]) -> tuple[str, str | None]:
         return (by_genomes if of_model[0] > of_model[1] else by_families), None
     if max(named) <= 0.5 and first in (*FAMILY_NAMES, *GENOME_NAMES):
         return (by_families if first in FAMILY_NAMES else by_genomes), None
-    for here, there in (named, cazy):  # the latter last, since strains may have such names too (CE10)
+    genomes = [sum(map(bool, map(ACCESSION.search, names))) for names in (down, across)]  # are on the other side
+    for here, there in (named, genomes, cazy):  # the latter last, since strains may have such names too (CE10)
         if here != there:
             return (by_genomes if here > there else by_families), None
     return by_genomes, (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,11 +21,12 @@ RANKS = ("domain", "phylum", "class", "order", "family", "genus", "species")
 
 COMPLETENESS = (
     *("completeness", "checkm2_completeness", "checkm_completeness"),
-    *("completeness_specific", "completeness_general", "percent_completion", "completion", "complete"),
+    *("completeness_specific", "completeness_general", "bin_completeness"),
+    *("percent_completion", "completion", "complete"),
 )
 CONTAMINATION = (
     *("contamination", "checkm2_contamination", "checkm_contamination"),
-    *("percent_redundancy", "redundancy"),
+    *("percent_redundancy", "redundancy", "bin_contamination"),
 )
 LINEAGE = ("gtdb_taxonomy", "classification", "gtdb_classification", "taxonomy", "lineage", "taxon", "ncbi_taxonomy")
 PREFIXES = {"d": 0, "k": 0, "p": 1, "c": 2, "o": 3, "f": 4, "g": 5, "s": 6}
@@ -211,7 +212,7 @@ def _lineage(sheet: Sheet, row: int, column: int, text: str) -> list[str | None]
         if SEVERAL.search(part):
             raise _no_lineage(sheet, row, column, text)
         if any(prefixed) and not has_prefix:
-            if not part or re.match(r"[a-z]{1,2}\d?__", part):  # a rank that is none of ours, such as strain
+            if not part or re.match(r"(-|[a-z]{1,2}\d?)__", part):  # a rank that is none of ours, such as strain
                 continue
             raise _no_lineage(sheet, row, column, text)
         if domain and part.startswith("k__"):  # a kingdom beneath the domain is none of ours either
@@ -229,10 +230,10 @@ def _lineage(sheet: Sheet, row: int, column: int, text: str) -> list[str | None]
 
 
 def _common_prefix(part: str) -> str:
-    """A name with its rank as most databases write it: P__X and SILVA's D_1__X are p__X."""
-    numbered = re.match(r"D_([0-6])__", part)
-    if numbered:
+    """A name with its rank as most databases write it: P__X, SILVA's D_1__X and MMseqs2's p_X are p__X."""
+    if numbered := re.match(r"D_([0-6])__", part):
         return "dpcofgs"[int(numbered[1])] + part[3:]
+    part = re.sub(r"^([-dkpcofgs])_(?=[^_])", r"\1__", re.sub("^sk__", "d__", part))
     return part[:1].lower() + part[1:] if re.match(r"[DKPCOFGS]__", part) else part
 
 
@@ -263,7 +264,7 @@ def _column_of_names(sheet: Sheet, genome: int, at: list[int]) -> tuple[list[str
     """Genomes, the rows that they are in, and other columns."""
     first: dict[str, int] = {}
     texts = []
-    for row, (name, *rest) in _joined(sheet, [genome, *at]):
+    for row, (name, *rest) in sheet.records([genome, *at]):
         if not name:
             raise sheet.file.error(row, f"column {sheet.columns[genome]!r} is empty")
         if name in first:
@@ -273,16 +274,6 @@ def _column_of_names(sheet: Sheet, genome: int, at: list[int]) -> tuple[list[str
     if not first:
         raise sheet.file.error(None, "has no genomes: there are no rows below its header")
     return list(first), list(first.values()), texts
-
-
-def _joined(sheet: Sheet, at: list[int]) -> Iterator[tuple[int, list[str]]]:
-    """As `Sheet.records`, of a file that stands alone."""
-    try:
-        yield from sheet.records(at)
-    except ValueError as error:
-        raise ValueError(
-            str(error).replace("give the files that were joined here one by one", "remove this line")
-        ) from error
 
 
 def rows_by_name(frame: pd.DataFrame) -> Callable[[str], int]:

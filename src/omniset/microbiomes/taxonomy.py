@@ -16,7 +16,7 @@ from jaxtyping import Int
 from omniset.tables.counts import FEATURE, RANK_COLUMNS, TAXON
 from omniset.tables.dna import Record, name_of, read_fasta
 from omniset.tables.files import TextFile, short
-from omniset.tables.sheets import key, look, split_loosely
+from omniset.tables.sheets import NUMBER, key, look, split_loosely
 
 RANKS = ("domain", "phylum", "class", "order", "family", "genus", "species")
 WITH_KINGDOM = (RANKS[0], "kingdom", *RANKS[1:])
@@ -32,6 +32,7 @@ PREFIX = re.compile(r"^(?:(sk|sh|[dkpcofgst])__|D_(\d+)__)")
 LETTERS = {"sk": "domain", "k": "kingdom", **{rank[0]: rank for rank in RANKS}, "t": "strain", "sh": "strain"}
 LETTER_OF = {rank: letter for letter, rank in LETTERS.items()} | {"superkingdom": "d"}
 SINTAX = re.compile(r"(?:tax=)?[dkpcofgs]:")
+PARTED = re.compile(rf"[;|]|__|{SINTAX.pattern}")  # what lineages have, and single names do not
 RANK_WORD = re.compile(rf"rootrank|no ?rank|(?:super|sub|infra)?(?:kingdom|tribe|{'|'.join(RANKS)})", re.IGNORECASE)
 WORD_BEFORE = re.compile(rf"({RANK_WORD.pattern})__(.*)", re.IGNORECASE)  # domain__Bacteria
 IN_HEADER = re.compile(
@@ -56,6 +57,7 @@ NOTHING = re.compile(
     |(.*\ )?(bacterium|archaeon|prokaryote|eukaryote|organism|microorganism|fungus|sp\.?)""",
     re.VERBOSE | re.IGNORECASE,
 )
+EPITHET = re.compile(r"[a-z-]{3,}(/[a-z-]+)*")  # the second word of a species' name
 FAMILY = re.compile("aceae$", re.IGNORECASE)  # what the codes of nomenclature have families of all but animals end in
 ORDER = re.compile("ales$")
 DOMAINS = ("Bacteria", "Archaea", "Eukaryota", "Fungi")
@@ -105,8 +107,9 @@ def read_taxonomy(path: str | Path, ranks: Sequence[str] | None = None) -> Taxon
         if name in texts:
             raise file.error(row, f"has {name!r} a second time")
         texts[name], row_of[name] = text, row
-    if not any(texts.values()):
-        raise file.error(None, "has no taxa: it needs lines of a name and a taxon with a tab between")
+    if not any(text and (PARTED.search(text) or text in DOMAINS or _says_nothing(text)) for text in texts.values()):
+        such = f", but such as {short(next(iter(texts.values())))}" if any(texts.values()) else ""
+        raise file.error(None, f"has no taxa{such}: it needs lines of a name and a taxon with a tab between")
     silva = {name: text.split(";") for name, text in texts.items() if text[-1:] != ";" and ACCESSION.fullmatch(name)}
     if 2 * sum(_is_species(names) or _says_nothing(names[-1]) for names in silva.values()) > len(texts):
         texts |= {name: ";".join(_without_organism(names)) for name, names in silva.items()}
@@ -178,9 +181,10 @@ def _lines(file: TextFile) -> Iterator[tuple[int, str, str]]:
         return
     sheet = look(file.path, comments=False, spaces=True)
     titles = [key(title) for title in sheet.titles]
+    ranked = NUMBER.fullmatch("".join(sheet.titles[4:5])) and all(map(RANK_WORD.fullmatch, sheet.titles[3::3]))  # RDP's
     taxa = [at for at, title in enumerate(titles) if title in TAXON][:1]
     at = taxa or [at for at, title in enumerate(titles) if title in RANK_COLUMNS]
-    headed = titles[0] in FEATURE or len(taxa or at[1:]) > 0
+    headed = not ranked and (titles[0] in FEATURE or len(taxa or at[1:]) > 0)
     named = [place for place, title in enumerate(titles) if title in FEATURE and place not in at]
     if (headed and not at) or (not headed and sheet.separator != "\t"):
         has = f"must name a column Feature ID and one Taxon, has {', '.join(sheet.titles)}"
@@ -197,6 +201,8 @@ def _lines(file: TextFile) -> Iterator[tuple[int, str, str]]:
             or (sheet.separator != "\t" and len(cells) > len(titles))
         ):
             raise file.error(row, f"must have a name and a taxon with a tab between, is {short(line[:60])}")
+        if ranked:
+            cells[1] = ";".join(cell for place, cell in enumerate(cells[2:]) if place % 3 < 2)
         # vsearch and usearch write all names with their confidences, the strand, and the names that are confident.
         called = len(cells) > 3 and cells[2] in "+-" and SINTAX.match(cells[at[0]]) is not None
         taxon = cells[at[0]] if taxa or not headed else _of_columns({titles[place]: cells[place] for place in at})
@@ -207,6 +213,9 @@ def _of_columns(names: dict[str, str]) -> str:
     """A taxon of its names by rank. A kingdom is the first rank where there is no other."""
     first = next(rank for rank in ("superkingdom", "domain", "kingdom", *names) if rank in names)
     ours = {"domain" if rank == first else rank: name for rank, name in names.items()}
+    genus, species = (ours.get(rank, "") for rank in RANKS[-2:])
+    if EPITHET.fullmatch(species) and genus[:1].isupper() and not any(map(_says_nothing, (genus, species))):
+        ours["species"] = f"{genus} {species}"  # as DADA2's addSpecies has them
     return ";".join(ours.get(rank, "") for rank in RANKS) if ours.keys() <= {*RANKS} else ";".join(names.values())
 
 
@@ -338,7 +347,7 @@ def _by_letter(entries: list[tuple[str, str]], text: object) -> dict[str, str]:
 def _ranks_of(parsed: Sequence[Names]) -> tuple[str, ...]:
     """The ranks that taxa seem to have."""
     letters = [list(names) if isinstance(names, dict) else [_letter(name) for name in names[:2]] for names in parsed]
-    if any("d" in some and "k" in some for some in letters):
+    if any("k" in some and {"d", "sk"} & {*some} for some in letters):
         return WITH_KINGDOM
     plain = [names for names in parsed if isinstance(names, list) and len(names) > 1 and _letter(names[0]) is None]
     second = {ORGANELLE.sub("", n[1]) for n in plain if ORGANELLE.sub("", n[0]) == "Eukaryota"}

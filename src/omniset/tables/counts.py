@@ -335,7 +335,9 @@ def _numbers(file: TextFile, row: int, cells: list[str], names: list[str]) -> np
     values, _ = numbers_of(cells)
     if (bad := _bad(values)).any():
         place = int(bad.argmax())
-        raise file.error(row, f"column {names[place]!r} must be a count from 0 to {MOST:g}, is {short(cells[place])}")
+        hint = "" if any(map(str.isdigit, cells[place])) else ": leave the column out if it is no sample"
+        said = f"column {names[place]!r} must be a count from 0 to {MOST:g}, is {short(cells[place])}"
+        raise file.error(row, said + hint)
     return values
 
 

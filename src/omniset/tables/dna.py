@@ -16,6 +16,7 @@ from torch import Tensor
 from omniset.runs.progress import Progress
 from omniset.tables.doubts import affix, counted_from
 from omniset.tables.files import OPENERS, TextFile, short
+from omniset.tables.sheets import refuse_other_files
 
 PLAIN = str.maketrans("acgturyswkmbdhvnU", "ACGTTRYSWKMBDHVNT", "-. ")  # gaps of alignments go
 OTHER = re.compile("[^ACGTRYSWKMBDHVN]")
@@ -68,6 +69,7 @@ class SequenceFile(TextFile):
     longest = 1 << 30  # bytes of a line: a chromosome may be one
 
     def __iter__(self) -> Iterator[Record]:
+        refuse_other_files(self)
         lines = self.lines()
         first = next(((row, line) for row, line in lines if line.strip()), None)
         if first is None:
@@ -100,7 +102,7 @@ class SequenceFile(TextFile):
                 raise self.error(row + 2, f"must start with '+', is {short(plus[:20])}")
             if len(quality) != len(bases):
                 raise self.error(row + 3, f"has {len(quality)} qualities for {len(bases)} bases")
-            yield self._record(row, header, self._bases(row + 1, bases))
+            yield self._record(row, header, self._bases(row + 1, bases.replace(".", "N")))  # of old sequencers
             following = next((pair for pair in lines if pair[1].strip()), None)
             if following is None:
                 return

@@ -30,11 +30,19 @@ AS_TEXT = "write its counts as a table of text, separated by tabs"
 OTHERS = {  # what a file begins with that is no table of text
     b"\x89HDF": f"is an HDF5 file, such as BIOM or h5ad: {AS_TEXT} (of BIOM: biom convert --to-tsv)",
     b"{": f"is JSON, such as BIOM 1.0: {AS_TEXT} (of BIOM: biom convert --to-tsv)",
-    b"PK\x03\x04": "is a zip archive, such as an Excel workbook: save the sheet as CSV (UTF-8)",
+    b"PK\x03\x04": "is a zip archive, such as an Excel workbook: save the sheet as CSV (UTF-8), or unpack it",
     b"\xd0\xcf\x11\xe0": "is an Excel workbook: save the sheet as CSV (UTF-8)",
     b"SQLite format 3": "is a database, such as anvi'o's: export its functions (anvi-export-functions)",
     b"PAR1": "is a Parquet file: let its name end in .parquet",
+    b"##gff-version": "is GFF: give the table of annotations (.tsv) that the tool writes beside it",
+    b"\x28\xb5\x2f\xfd": "is compressed by Zstandard, which is not read: unpack it (zstd -d), or compress it as .gz",
+    b"BZh": "is compressed: let its name end in .bz2",
     b"\x1f\x8b": "is compressed: let its name end in .gz",
+}
+
+NAMED = {  # and what its name says
+    ".bam": "is BAM: write its reads as FASTQ (samtools fastq)",
+    ".rds": "is R's own: write it as text in R (write.csv)",
 }
 
 
@@ -220,7 +228,9 @@ class Sheet:
                 fields = self._of_commas(row, fields)
             again = titled and fields[0].lstrip("#").strip() == self.columns[0]
             if again and [field.strip() for field in fields[1:width]] == self.columns[1:]:
-                raise self.file.error(row, "is the header again: give the files that were joined here one by one")
+                raise self.file.error(
+                    row, "is the header again: remove it, or give the files that were joined here one by one"
+                )
             yield row, fields
 
     def _of_commas(self, row: int, fields: list[str]) -> list[str]:
@@ -268,7 +278,7 @@ def look(
     if path.suffix.lower() == ".parquet":
         return _look_parquet(path)
     file = TextFile(path)
-    _refuse_other_files(file)
+    refuse_other_files(file)
     sheet = _headed(file, header) if comments else _first_line(file)
     if sheet.separator is None and not (spaces and " " in sheet.columns[0]):
         sheet.separator = "," if spaces else "\t"
@@ -286,9 +296,13 @@ def look(
     return sheet
 
 
-def _refuse_other_files(file: TextFile) -> None:
-    if file.path.suffix.lower() in (ARTIFACT, *OPENERS):
+def refuse_other_files(file: TextFile) -> None:
+    """Raise the ValueError of a file that is no text by its first bytes, with what to make of it."""
+    suffix = file.path.suffix.lower()
+    if suffix in (ARTIFACT, *OPENERS):
         return
+    if suffix in NAMED:
+        raise file.error(None, NAMED[suffix])
     with open(file.path, "rb") as binary:
         begins = binary.read(16)
     for first, what in OTHERS.items():
