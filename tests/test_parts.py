@@ -17,7 +17,7 @@ import pytest
 from omniset import SetClassifier
 from omniset.cli import main, parts, workers
 from omniset.cli import sets as cli_sets
-from omniset.cli.joined import beside, require_each_once
+from omniset.cli.joined import beside
 from omniset.runs.console import RECORDS
 
 QUIET = ["--progress=false", "--device=cpu"]
@@ -286,21 +286,8 @@ def test_another_file_of_the_same_size_and_time_is_another(here, capsys):
     shutil.copy2("sets/part.0.parquet", "other")
     assert many(sets="sets/part.0.parquet") == 0
     os.chdir("other")
-    assert (
-        main(
-            [
-                "predict",
-                "part.0.parquet",
-                "--model=../model",
-                "--out=../out",
-                "--scheduler=synchronous",
-                *QUIET,
-                "--resume=true",
-                "--replace=true",
-            ]
-        )
-        == 0
-    )
+    words = ["predict", "part.0.parquet", "--model=../model", "--out=../out", "--scheduler=synchronous", *QUIET]
+    assert main([*words, "--resume=true", "--replace=true"]) == 0
     assert "done already" not in capsys.readouterr().out
 
 
@@ -343,16 +330,6 @@ def test_names_of_parts(tmp_path):
             parts.find(f"{tmp_path}/{nothing}", (".npy",), "sets")
     assert parts.ending_of(Path("o/p.tsv.gz"), (".csv", ".tsv")) == ".tsv.gz"
     assert parts.ending_of(Path("o"), (".csv",)) == ".csv"
-
-
-def test_names_in_two_parts(tmp_path):
-    made = {name: tmp_path / f"{name}.csv" for name in "abc"}
-    for name, sets in (("a", "pqr"), ("b", "stu"), ("c", "ppv")):
-        pd.DataFrame({"set": [*sets], "n": 1}).to_csv(made[name], index=False)
-    require_each_once({"a": made["a"], "b": made["b"]}, "set")
-    with pytest.raises(ValueError, match="set 'p' is in the part a and in the part c"):
-        require_each_once(made, "set")
-    assert [path.name for path in tmp_path.iterdir()] == ["b.csv"]
 
 
 def test_columns_beside_each_other(tmp_path):

@@ -39,7 +39,7 @@ from omniset.genomes.metadata import as_numbers
 from omniset.genomes.readers import MANY, MOST, READERS, Genome, Notes, pooled, without_sums
 from omniset.runs.progress import Progress
 from omniset.tables.doubts import FEWEST
-from omniset.tables.files import OPENERS, TextFile, listed
+from omniset.tables.files import TextFile, listed, unpacked
 from omniset.tables.sheets import Sheet, key, look
 
 WIDE = ("genomes-by-families", "families-by-genomes")
@@ -224,7 +224,9 @@ def _files(path: str | Path | Sequence[str | Path]) -> tuple[list[Path], str | N
     if not path.is_dir():
         return [path], None
     there = [*sorted(path.iterdir()), *sorted(path.glob("*/*"))]
-    usable = [p for p in there if p.is_file() and not p.name.startswith(".") and _ends_well(p)]
+    usable = [
+        p for p in there if p.is_file() and not p.name.startswith(".") and unpacked(p.name).lower().endswith(READABLE)
+    ]
     main = [p for p in usable if (of := p.with_name(BESIDE.sub(".tsv", p.name))) == p or not of.exists()]
     chosen = [p for p in main if PREFERRED.search(p.name)] or [p for p in main if p.parent == path] or main
     if not chosen:
@@ -246,11 +248,6 @@ def _without_empty(paths: list[Path], skipped: str | None) -> tuple[list[Path], 
     empty = next(path for path in paths if path not in filled)
     said = f"{len(paths) - len(filled)} of {len(paths)} files, such as {empty}, are empty and were left out"
     return filled, said if skipped is None else f"{skipped}; {said}"
-
-
-def _ends_well(path: Path) -> bool:
-    stem = path.name[: -len(path.suffix)] if path.suffix.lower() in OPENERS else path.name
-    return stem.lower().endswith(READABLE)
 
 
 # ---------------------------------------------------------------------- in memory

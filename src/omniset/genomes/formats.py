@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice
 
 from omniset.core.features import MISSING
 from omniset.tables.files import TableFile, TextFile, listed
@@ -42,7 +42,8 @@ class Format:
 
     Attributes:
         title: What it is, or who writes it.
-        header: It is recognised by a column out of each of these groups; (): by more than names of columns.
+        header: It is recognised by a column out of each of these groups; (): by one of genomes and one of families, or
+            by more than names of columns.
         families: The columns that may have identifiers, by their kind; the first kind is the one that is taken where
             none is asked for. Empty: the file has any kind, and all are taken.
         genome: The column of genomes. (): such a file is one genome.
@@ -202,16 +203,13 @@ def detect(sheet: Sheet) -> str:
         if has(groups) and but not in keys:
             raise sheet.file.error(None, why)
     for name, form in FORMATS.items():
-        if has(form.header):
+        if has(form.header or (form.genome, tuple(chain.from_iterable(form.families.values())))):
             return name
     if is_beheaded_eggnog(sheet):
         return "eggnog"
     if len(sheet.columns) >= 11 and MD5.fullmatch(sheet.columns[1]):
         return "interproscan"
-    dram = FORMATS["dram"]
-    if has((dram.genome, tuple(name for names in dram.families.values() for name in names))):
-        return "dram"
-    if has((dram.genome, dram.contig)):
+    if has((FORMATS["dram"].genome, FORMATS["dram"].contig)):
         raise sheet.file.error(None, "has no KO, CAZy or Pfam: run DRAM annotate with KOfam, dbCAN or Pfam")
     if sheet.keys[0] == "key" and text_columns(sheet):
         return "anvio-matrix"
@@ -227,7 +225,7 @@ def detect(sheet: Sheet) -> str:
     raise sheet.file.error(
         None,
         f"is of no known format: its columns are {listed(sheet.columns, 4)}. What can be read: {', '.join(FORMATS)}. "
-        "Give the format, counts in place of names of genes, or a table with columns genome and family",
+        "Give the format, counts in place of names of genes, or columns genome and family",
     )
 
 

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float
 from omniset.genomes.formats import GENOME_NAMES, twice
 from omniset.tables.doubts import judge_join
 from omniset.tables.files import listed, short
-from omniset.tables.sheets import Sheet, look, number_of
+from omniset.tables.sheets import Sheet, look, number_of, numbers_of
 
 RANKS = ("domain", "phylum", "class", "order", "family", "genus", "species")
 
@@ -104,18 +104,12 @@ def as_numbers(values: np.ndarray) -> tuple[Float[np.ndarray, "..."], tuple[int,
     """
     if values.dtype.kind in "biuf":
         return values.astype(np.float64), None
-    numbers = np.full(values.shape, np.nan)
-    wrong: tuple[int, ...] | None = None
-    for at in np.ndindex(values.shape):
-        value = values[at]
-        if isinstance(value, (bool, int, float, np.bool_, np.integer, np.floating)):
-            number: float | None = float(value)
-        else:
-            number = np.nan if value is None or value is pd.NA else number_of(str(value))
-            number = None if number is not None and np.isinf(number) else number
-        numbers[at] = np.nan if number is None else number
-        wrong = at if number is None and wrong is None else wrong
-    return numbers, wrong
+    plain = [float(v) if isinstance(v, (bool, np.bool_)) else "" if v is None or v is pd.NA else v for v in values.flat]
+    numbers, wrong = numbers_of([str(value) for value in plain])
+    if wrong is None and (infinite := np.isinf(numbers)).any():
+        wrong = int(infinite.argmax())
+    place = None if wrong is None else tuple(map(int, np.unravel_index(wrong, values.shape)))
+    return numbers.reshape(values.shape), place
 
 
 def _percent(sheet: Sheet, row: int, column: int, text: str, most: float) -> float:

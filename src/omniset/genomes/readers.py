@@ -42,7 +42,7 @@ from omniset.genomes.formats import (
     text_columns,
 )
 from omniset.tables.doubts import FEWEST, counted_from
-from omniset.tables.files import OPENERS, TableFile, TextFile, listed, short
+from omniset.tables.files import TableFile, TextFile, listed, short, unpacked
 from omniset.tables.sheets import NUMBER, Sheet, key, split_loosely, texts_of
 
 MOST = 2**31 - 1  # what 32 bits hold
@@ -275,9 +275,7 @@ def genome_of(path: Path) -> str:
         >>> genome_of(Path("x/bin.7/cog_classify.tsv"))
         'bin.7'
     """
-    name = path.name
-    if path.suffix.lower() in OPENERS:
-        name = name[: -len(path.suffix)]
+    name = unpacked(path.name)
     while name.lower() not in NO_NAME and (shorter := ENDINGS.sub("", name)) not in (name, ""):
         name = shorter
     return path.resolve().parent.name or name if name.lower() in NO_NAME else name

@@ -37,6 +37,7 @@ MASK = np.zeros(256, dtype=np.uint8)  # a bit for each base that a letter may st
 for _letter, _bases in IUPAC.items():
     MASK[ord(_letter)] = sum(1 << "ACGT".index(base) for base in _bases)
 SIZE = re.compile(r"""[;\s{]"?(?:size|count)"?[=:]\s*([1-9]\d{0,14})(?!\d)""", re.ASCII)  # count: of OBITools
+FALLING = re.compile(r"_(\d{1,15})$", re.ASCII)
 # Which read of a pair: /1, what SRA's --readids adds, Illumina's second word, or /1 at the end.
 END = re.compile(r"\S+?/([12])(?=\s|$)|[SED]RR\d+\.\d+\.([12])(?=\s|$)|\S+\s([12]):[YN]:|.*/([12])$")
 FRAGMENT = re.compile(r"([SED]RR\d+\.\d+)\.[12]|(.+)/[12]")
@@ -72,6 +73,7 @@ def dereplicate(
     second: dict[str, dict[str, int]] = {}
     seen: Counter[tuple[str, str]] = Counter()
     reads = sized = empty = firsts = seconds = 0
+    ends: list[int] = []  # numbers behind names, as long as they fall
     before, tried = "", [*SAMPLE] if sample_from is None else [sample_from]
     with Progress(f"reading {file.path.name}", file.size, progress) as bar:
         for reads, record in enumerate(file, 1):
@@ -88,6 +90,9 @@ def dereplicate(
                 seen[key, label] += 1
             if sample_from is not None and not label:
                 raise file.error(record.row, f"{short(name)} names no sample that sample_from={sample_from} could read")
+            number = FALLING.search(name)
+            if number is not None and len(ends) == reads - 1 and int(number[1]) <= (ends or [10**15])[-1]:
+                ends.append(int(number[1]))
             times = SIZE.search(header) if "size" in header or "count" in header else None
             sized += times is not None
             if record.bases:
@@ -108,6 +113,8 @@ def dereplicate(
         (key, one), (other, two), *_ = seen
         what = f"by their names the reads are of {len(seen):,} samples, such as {one!r} and {two!r}, and count as one"
         notes.append((key == other != "", f"{what}: --sample_from {key} tells them apart"))
+    said = "numbers behind names fall, as swarm tells how often each was read: write a_5 as a;size=5"
+    notes.append((1 < reads == len(ends) == len(seen) and ends[0] > 1, said))  # names differ, the most frequent first
     for due, note in notes:
         if due:
             warnings.warn(f"{file.path}: {note}", stacklevel=2)

@@ -195,11 +195,8 @@ def _lines(file: TextFile) -> Iterator[tuple[int, str, str]]:
             continue
         cells = split_loosely(line, "\t") if sheet.separator == "\t" else sheet.split(row, line)
         cells = [cell.strip().strip('"') for cell in cells]
-        if (
-            len(cells) <= max(name_at, *at)
-            or not cells[name_at]
-            or (sheet.separator != "\t" and len(cells) > len(titles))
-        ):
+        few = len(cells) <= max(name_at, *at) or not cells[name_at]
+        if few or (sheet.separator != "\t" and len(cells) > len(titles)):
             raise file.error(row, f"must have a name and a taxon with a tab between, is {short(line[:60])}")
         if ranked:
             cells[1] = ";".join(cell for place, cell in enumerate(cells[2:]) if place % 3 < 2)
@@ -321,14 +318,13 @@ def _parsed(taxon: Any) -> Names:
         return _by_letter([(letter, _cleaned(name)) for letter, _, name in entries], taxon)
     separator = "|" if ";" not in text and "|" in text and PREFIX.match(text) else ";"
     parts = [_cleaned(part) for part in text.split(separator)]
-    before = [match for part in parts if (match := WORD_BEFORE.fullmatch(part))]
-    if before and len(before) == len(parts):
-        named = [(match[1].lower(), match[2]) for match in before]
-        return _by_letter([(LETTER_OF[word], name) for word, name in named if word in LETTER_OF], taxon)
-    words = parts[1::2]
-    if words and all(RANK_WORD.fullmatch(word) for word in words):
-        pairs = zip(parts[::2], [word.lower() for word in words], strict=False)  # a last name without its rank goes
-        return _by_letter([(LETTER_OF[word], name) for name, word in pairs if word in LETTER_OF], taxon)
+    named = [match.groups() for part in parts if (match := WORD_BEFORE.fullmatch(part))]
+    if len(named) < len(parts):  # words stand behind the names; a last name without its rank goes
+        words = parts[1::2]
+        named = [*zip(words, parts[::2], strict=False)] if all(map(RANK_WORD.fullmatch, words)) else []
+    if named:
+        ranks = [(LETTER_OF.get(word.lower()), name) for word, name in named]
+        return _by_letter([(letter, name) for letter, name in ranks if letter], taxon)
     return parts[1:] if parts[0].lower() in ROOTS else parts
 
 
@@ -429,10 +425,10 @@ def _check_families(parsed: Mapping[str, Names], ranks: Sequence[str], error: Ca
                 places.setdefault(place, (feature, name))
                 times[place] += 1
     if times and (place := times.most_common(1)[0][0]) != ranks.index("family"):
-        feature, name = places[place]
+        (feature, name), belongs = places[place], (*ranks, "none")[min(place, len(ranks))]
         raise error(
             feature,
-            f"has {name!r}, by its ending the name of a family, at rank {place + 1}, {_ordinal(place, ranks)} belongs "
+            f"has {name!r}, by its ending the name of a family, at rank {place + 1}, {belongs} belongs "
             "there: give ranks, the names of all ranks from the first on",
         )
 
@@ -452,9 +448,8 @@ def _placed(names: Names, ranks: Sequence[str], text: object) -> Lineage:
     for place, part in enumerate(parts):
         letter = _letter(part)
         if letter is not None and (int(letter) if letter.isdigit() else _place(letter, ranks)) != place:
-            raise ValueError(
-                f"the taxon {text!r} has {part!r} at rank {place + 1}, {_ordinal(place, ranks)} belongs there"
-            )
+            belongs = (*ranks, "none")[min(place, len(ranks))]
+            raise ValueError(f"the taxon {text!r} has {part!r} at rank {place + 1}, {belongs} belongs there")
     if len(parts) > len(ranks) and _letter(parts[len(ranks)]) not in ("t", "sh"):
         raise ValueError(
             f"the taxon {text!r} has {len(parts)} names for {len(ranks)} ranks, {', '.join(ranks)}: give ranks, the "
@@ -474,10 +469,6 @@ def _place(letter: str, ranks: Sequence[str]) -> int:
     if rank in ("domain", "kingdom") and rank not in ranks:  # k__Bacteria
         return 0
     return ranks.index(rank) if rank in ranks else len(ranks)
-
-
-def _ordinal(place: int, ranks: Sequence[str]) -> str:
-    return ranks[place] if place < len(ranks) else "none"
 
 
 def check_ranks(ranks: Sequence[str]) -> tuple[str, ...]:
@@ -506,13 +497,7 @@ def has_name(lineage: Sequence[str], place: int) -> bool:
     if _says_nothing(word):
         return False
     above, word = (ORGANELLE.sub("", name) for name in (bare(lineage[place - 1]) if place else "", word))
-    return not word.endswith("X") or word.rstrip("X") != above.removesuffix("_" + "X" * _crosses(above)) + "_"
-
-
-def _crosses(name: str) -> int:
-    """How often PR2 has handed a name down: 2 for Dinophyceae_XX."""
-    match = re.search("_(X+)$", name)
-    return 0 if match is None else len(match[1])
+    return not word.endswith("X") or word.rstrip("X") != re.sub("_X+$", "", above) + "_"  # PR2 hands names down
 
 
 def bare(name: str) -> str:

@@ -128,10 +128,9 @@ def _read_artifact(path: Path) -> Samples:
                 open(copy, "wb") as out,
             ):
                 shutil.copyfileobj(part, out)
+            return _read_biom(copy)
         except (zipfile.BadZipFile, zlib.error, EOFError) as error:
             raise ValueError(f"{path}: is no artifact of QIIME 2 that can be read: {tidy(str(error))}") from error
-        try:
-            return _read_biom(copy)
         except ValueError as error:
             raise ValueError(str(error).replace(str(copy), str(path))) from error
 
@@ -334,10 +333,9 @@ def _joined(names: Sequence[str | None]) -> str:
 def _numbers(file: TextFile, row: int, cells: list[str], names: list[str]) -> np.ndarray:
     values, _ = numbers_of(cells)
     if (bad := _bad(values)).any():
-        place = int(bad.argmax())
-        hint = "" if any(map(str.isdigit, cells[place])) else ": leave the column out if it is no sample"
-        said = f"column {names[place]!r} must be a count from 0 to {MOST:g}, is {short(cells[place])}"
-        raise file.error(row, said + hint)
+        name, cell = names[at := int(bad.argmax())], cells[at]
+        rest = "" if any(map(str.isdigit, cell)) else ": leave the column out if it is no sample"
+        raise file.error(row, f"column {name!r} must be a count from 0 to {MOST:g}, is {short(cell)}{rest}")
     return values
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from omniset.runs.progress import Progress
 from omniset.tables.doubts import affix, counted_from
-from omniset.tables.files import OPENERS, TextFile, short
+from omniset.tables.files import TextFile, short
 from omniset.tables.sheets import refuse_other_files
 
 PLAIN = str.maketrans("acgturyswkmbdhvnU", "ACGTTRYSWKMBDHVNT", "-. ")  # gaps of alignments go
@@ -119,14 +119,6 @@ class SequenceFile(TextFile):
         if not words or not (name := words[0].partition(ANNOTATION)[0]):
             raise self.error(row, "has no name behind its first character")
         return Record(name, bases, row, header[1:])
-
-
-def is_fasta(path: Path) -> bool:
-    """Whether a file is called as one of FASTA, be it compressed or not."""
-    name = path.name.lower()
-    for packed in OPENERS:
-        name = name.removesuffix(packed)
-    return name.endswith(FASTA)
 
 
 def read_fasta(

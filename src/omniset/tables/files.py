@@ -53,6 +53,12 @@ COLUMNS = 1 << 20  # of a table
 POINTED = "of which --decimal , leaves open whether its point is of thousands or of decimals: write it in one way"
 
 
+def unpacked(name: str) -> str:
+    """The name of a file without the ending that says by what it is compressed."""
+    suffix = Path(name).suffix
+    return name.removesuffix(suffix) if suffix.lower() in OPENERS else name
+
+
 @dataclass
 class Chunk(Block):
     """Some rows of a file.
@@ -503,9 +509,7 @@ def kind_of(path: Path, known: Mapping[str, str] = SEPARATORS) -> tuple[str | No
     Raises:
         ValueError: A name that ends otherwise.
     """
-    ends = [s.lower() for s in path.suffixes]
-    opener = OPENERS.get(ends.pop(), open) if ends and ends[-1] in OPENERS else open
-    kind = ends[-1] if ends else ""
+    opener, kind = OPENERS.get(path.suffix.lower(), open), Path(unpacked(path.name)).suffix.lower()
     if kind in known:
         return known[kind], opener
     if kind != ".parquet" or opener is not open:

@@ -27,7 +27,7 @@ INFINITE = {"inf": np.inf, "+inf": np.inf, "-inf": -np.inf}
 PEEK_SIZE = 1 << 17  # characters of the rows that tell the form
 HEAD = 1 << 10  # lines with a # above the header, at most
 AS_TEXT = "write its counts as a table of text, separated by tabs"
-OTHERS = {  # what a file begins with that is no table of text
+OTHERS: dict[str | bytes, str] = {  # what a file begins with, or its name ends in, that is no table of text
     b"\x89HDF": f"is an HDF5 file, such as BIOM or h5ad: {AS_TEXT} (of BIOM: biom convert --to-tsv)",
     b"{": f"is JSON, such as BIOM 1.0: {AS_TEXT} (of BIOM: biom convert --to-tsv)",
     b"PK\x03\x04": "is a zip archive, such as an Excel workbook: save the sheet as CSV (UTF-8), or unpack it",
@@ -37,12 +37,9 @@ OTHERS = {  # what a file begins with that is no table of text
     b"##gff-version": "is GFF: give the table of annotations (.tsv) that the tool writes beside it",
     b"\x28\xb5\x2f\xfd": "is compressed by Zstandard, which is not read: unpack it (zstd -d), or compress it as .gz",
     b"BZh": "is compressed: let its name end in .bz2",
-    b"\x1f\x8b": "is compressed: let its name end in .gz",
-}
-
-NAMED = {  # and what its name says
     ".bam": "is BAM: write its reads as FASTQ (samtools fastq)",
     ".rds": "is R's own: write it as text in R (write.csv)",
+    b"\x1f\x8b": "is compressed: let its name end in .gz",
 }
 
 
@@ -73,9 +70,8 @@ def numbers_of(texts: Sequence[str]) -> tuple[Float[np.ndarray, " texts"], int |
         if all(text.isascii() and "_" not in text for text in texts):
             return values, None
     each = [number_of(text) for text in texts]
-    return np.array([np.nan if number is None else number for number in each]), (
-        each.index(None) if None in each else None
-    )
+    numbers = np.array([np.nan if number is None else number for number in each])
+    return numbers, each.index(None) if None in each else None
 
 
 @lru_cache(1 << 16)
@@ -299,15 +295,11 @@ def look(
 def refuse_other_files(file: TextFile) -> None:
     """Raise the ValueError of a file that is no text by its first bytes, with what to make of it."""
     suffix = file.path.suffix.lower()
-    if suffix in (ARTIFACT, *OPENERS):
-        return
-    if suffix in NAMED:
-        raise file.error(None, NAMED[suffix])
     with open(file.path, "rb") as binary:
         begins = binary.read(16)
-    for first, what in OTHERS.items():
-        if begins.startswith(first):
-            raise file.error(None, what)
+    told = [what for a, what in OTHERS.items() if (begins.startswith(a) if isinstance(a, bytes) else suffix == a)]
+    if told and suffix not in (ARTIFACT, *OPENERS):
+        raise file.error(None, told[0])
 
 
 def _first_line(file: TextFile) -> Sheet:
