@@ -43,7 +43,7 @@ EGGNOG20 = (
     "\tKEGG_ko\tBiGG_Reaction\n"
     "g1\t1.A\t1e-9\t9\tBacteria\themL\t\t\tko:K01845\t\tBacteria\tCOG0001@1|root,COG0001@2|Bacteria\tNA|NA|NA\tH\tFirst\n"
 )
-EGGNOG1 = "#query_name\tseed_eggNOG_ortholog\tKEGG_KOs\tOGs\ng\t1.A\tK9\t0X@aciNOG,COG0001@NOG\n"
+EGGNOG1 = "#query_name\tseed_eggNOG_ortholog\tKEGG_KOs\tOGs\ng\t1.A\tNA\t0X@aciNOG,COG0001@NOG\n"
 COGCLASSIFIER = (
     "QUERY_ID\tCOG_ID\tCDD_ID\tEVALUE\tIDENTITY\tGENE_NAME\tCOG_NAME\tCOG_LETTER\tCOG_DESCRIPTION\n"
     "p1\tCOG0527\t223601\t0.0\t46.97\tMetL1\tAspartate kinase\tE\tAmino acid transport\n"
@@ -129,6 +129,7 @@ FILES = {
         "COG",
         [("A", COGS)],
     ),
+    "eggNOG 2 of R": ("A.emapper.annotations", EGGNOG2.replace("\t-", "\tNA"), "eggnog", "COG", [("A", COGS)]),
     "eggNOG 3": ("B.emapper.annotations", EGGNOG3, "eggnog", "COG", [("B", {"COG0001": 1})]),
     "eggNOG 2.0": ("C.emapper.annotations", EGGNOG20, "eggnog", "COG", [("C", {"COG0001": 1})]),
     "COGclassifier": ("mag-7/cog_classify.tsv", COGCLASSIFIER, "cogclassifier", "COG", [("mag-7", ACIDS)]),
@@ -243,6 +244,7 @@ def test_contigs_are_columns_of_their_own(kind, old, new, contigs, tmp_path):
         ("eggNOG 2", "Pfam", {"Aminotran_3": 1}),
         ("eggNOG 2", "GO", {"GO:0000001": 1, "GO:0000002": 1}),
         ("InterProScan", "GO", {"GO:0000001": 3}),
+        ("eggNOG 2 of R", "EC", {"EC:5.4.3.8": 1, "EC:1.1.1.1": 1, "EC:2.7.-.-": 1}),
         ("DRAM", "ko_id", {"K00001": 2, "K00003": 1}),
         ("DRAM", "pfam", {"PF00534": 2, "PF13692": 1}),
         ("DRAM", "cazy", {"GT4": 1, "GH13_31": 1}),
@@ -409,6 +411,9 @@ BAD = [
     ("A.tsv", "\tfasta\tscaffold\tpeptidase_id\nb1_1\tb1\ts1\tM\n", {}, "has no KO, CAZy or Pfam: run DRAM annotate"),
     ("A.ko", "g1\tK00001\ng2 K00002\n", {}, "line 2: has one field, 'g2 K00002': gene and KO must be separated"),
     ("A.ko", "g1\tK00001\ng2\tK00002/x\n", {}, "is of no known format"),
+    ("A.tsv", "class\tKO\tA\tB\nx\tK00001\t1\t2\ny\tK00002\t1\t0\n", {}, "is of no known format"),
+    ("A.tsv", "gene\tKO\tthrshld\tscore\ng\tK00001\t30\t20\n", {}, "lacks KofamScan's marks of hits"),
+    ("A.csv", ",genome,K00001,K00002\n1,A,1,0\n2,B,0,2\n", {}, "column '' only counts: leave it out, so that 'genome'"),
     ("A.txt", COGCLASSIFIER + "p9\n", {}, "line 5: has 1 fields, the header has 9: is the file cut off?"),
     ("A.txt", COGCLASSIFIER.replace("COG0083", "c8"), {}, "line 3: column 'COG_ID' is 'c8', it must"),
     ("t.tsv", "allele_name\tgene_family\tA\ng_1\tg\ta1\n", {}, "lists names of genes: give what PIRATE_to_Rtab.pl"),

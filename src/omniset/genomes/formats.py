@@ -144,6 +144,8 @@ REFUSED = (  # files beside those that can be read: a column out of each group, 
     ((("gene",), ("non_unique_gene_name",), ("annotation",)), "",
      "lists names of genes, not counts: give the file gene_presence_absence.Rtab that stands beside it"),
     ((("allele_name",), ("gene_family",)), "", "lists names of genes: give what PIRATE_to_Rtab.pl makes of it"),
+    ((("ko",), ("thrshld",), ("score",)), "",
+     "lacks KofamScan's marks of hits above their thresholds: give the file as KofamScan writes it (-f detail-tsv)"),
     ((("feature",), ("assembly",), ("locus_tag",)), "",
      "lists features, which are no families: annotate the proteins with eggNOG-mapper or KofamScan"),
 )  # fmt: skip
@@ -159,13 +161,14 @@ GENOME_NAMES = (
 )
 FAMILY_NAMES = (
     *("family", "gene_family", "families", "family_id", "function", "orthogroup", "cog", "cog_id", "ko", "ko_id"),
-    *("enzyme", "pgfam_id"),
+    *("enzyme", "pgfam_id", "kegg_ko", "kegg_id"),
     *("pfam", "ec", "ec_number", "cluster", "gene_cluster", "gene_cluster_id", "feature", "gene", "otu_id", "key"),
 )
 COUNT_NAMES = ("count", "counts", "copies", "copy_number", "gene_count", "n", "number")
 AMOUNTS = ("present", "presence", "presence_absence", "value", "hits", "abundance", "coverage", "reads", "tpm", "rpkm")
 DESCRIPTIONS = ("description", "definition", "annotation", "product", "name")  # of families, beside their counts
 PRESENCE = dict.fromkeys(("true", "present", "yes", "x", "+"), 1.0) | dict.fromkeys(("false", "absent", "no", "-"), 0.0)
+NO_GENES = (*DESCRIPTIONS, "taxonomy", "lineage", "class", "category", "pathway", "module")
 METADATA = ("metadata_nsti",)  # PICRUSt2's distance to the nearest sequenced taxon
 COMMAS = re.compile(r"[+-]?\d+(?:[, '_]\d+)+(?:\.\d*)?", re.ASCII)  # of decimals or of thousands: refused as a count
 HITS = {  # what a line of the header is by, and where target, accession, query and accession stand
@@ -266,7 +269,7 @@ def _is_mapper(sheet: Sheet) -> bool:
     some = False
     if is_list_of_kos(sheet):
         return True
-    if sheet.keys[0] in GENOME_NAMES or isinstance(sheet.file, TableFile):
+    if sheet.keys[0] in (*GENOME_NAMES, *NO_GENES) or isinstance(sheet.file, TableFile):
         return False
     header = len(sheet.columns) > 1 and sheet.keys[1] in FORMATS["ko-mapper"].families["KO"]
     for fields in [*([] if header else [sheet.columns]), *sheet.rows]:
@@ -372,7 +375,7 @@ def several(field: str) -> list[str]:
         >>> several("K05845/K05846"), several(" COG0187!!!COG0188, COG0187 "), several("-")
         (['K05845', 'K05846'], ['COG0187', 'COG0188'], [])
     """
-    return [name for name in dict.fromkeys(BETWEEN.split(field)) if name not in ("", "-")]
+    return [name for name in dict.fromkeys(BETWEEN.split(field)) if name.lower() not in (*MISSING, "-")]
 
 
 def summary_of_kinds(kinds: Counter[str]) -> str:

@@ -767,6 +767,9 @@ def _words(sheet: Sheet, notes: Notes) -> list[int]:
     """Columns of words beside counts: those of descriptions, and others, which are left out with a note."""
     words, titles = text_columns(sheet), [*map(key, sheet.titles)]
     other = [sheet.titles[at] for at in words if titles[0] != "key" and titles[at] not in DESCRIPTIONS]
+    if other and counted_from([fields[0] for fields in sheet.rows]) is not None:
+        names = f"leave it out, so that {other[0]!r} names the rows, or leave out the latter"
+        raise sheet.file.error(None, f"column {sheet.titles[0]!r} only counts: {names}")
     if other:
         notes.warnings.append(f"{sheet.file.path}: columns of words, such as {other[0]!r}, were left out")
     return sorted(words, key=lambda at: (titles[at] not in DESCRIPTIONS, at))

@@ -285,7 +285,8 @@ def _columns(keys: list[str], rows: list[list[str]], shared: bool) -> tuple[int,
     values = [[cells[at] for cells in rows if len(cells) > at] for at in range(len(keys))]
     kinds = [_kind(title, some) for title, some in zip(keys, values, strict=True)]
     numbered = kinds[0] == "count" and counted_from(values[0]) is not None
-    texts = [at for at, kind in enumerate(kinds) if kind == "text" or (kind == "count" and not at and not numbered)]
+    numbers = {at for at in range(len(keys)) if (at and keys[at] in FEATURE if numbered else not at)}
+    texts = [at for at, kind in enumerate(kinds) if kind == "text" or (kind == "count" and at in numbers)]
     named = [at for at in texts if keys[at] in FEATURE]
     name_at = keys.index("group") if shared else [*named, *texts, 0][0]
     roles = {at: kind for at, kind in enumerate(kinds) if kind in ("taxon", "sequence", "none") and at != name_at}

@@ -36,7 +36,6 @@ OTHERS: dict[str | bytes, str] = {  # what a file begins with, or its name ends 
     b"PAR1": "is a Parquet file: let its name end in .parquet",
     b"##gff-version": "is GFF: give the table of annotations (.tsv) that the tool writes beside it",
     b"\x28\xb5\x2f\xfd": "is compressed by Zstandard, which is not read: unpack it (zstd -d), or compress it as .gz",
-    b"BZh": "is compressed: let its name end in .bz2",
     ".bam": "is BAM: write its reads as FASTQ (samtools fastq)",
     ".rds": "is R's own: write it as text in R (write.csv)",
     b"\x1f\x8b": "is compressed: let its name end in .gz",
