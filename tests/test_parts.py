@@ -117,6 +117,8 @@ def test_what_is_done_is_kept(folder, tmp_path, monkeypatch, capsys, as_asked):
         assert "max_elements was None, is 3" in capsys.readouterr().err
         assert predict(folder, tmp_path / "out", "synchronous", "--resume=true") == 0
     assert numbers == [f"part.{i}" for i in (0, 1, 2, 3, 3, 4, 5, 6, 7)]
+    settings = json.loads((tmp_path / "out" / RECORDS / "settings.json").read_text())["settings"]
+    assert not {"device", "progress"} & settings.keys()  # which change nothing
     assert predict(folder, tmp_path / "anew") == 0
     assert made(tmp_path / "out") == made(tmp_path / "anew")
     # Of other settings nothing is taken up; a part whose file has changed is made again.
@@ -338,15 +340,6 @@ def test_columns_beside_each_other(tmp_path):
         pd.DataFrame(rows, columns=["#OTU ID", name]).to_csv(tmp_path / name / "n.tsv", sep="\t", index=False)
     beside({name: tmp_path / name for name in ("s", "t")}, "n.tsv", tmp_path / "n.tsv")
     assert (tmp_path / "n.tsv").read_text() == "#OTU ID\ts\tt\na\t0.0\t2.0\nu\t3.0\t0.0\nv\t1.0\t5.0\n"
-
-
-def test_records_say_by_what_parts_were_made(folder, tmp_path):
-    assert predict(folder, tmp_path / "out", sets="sets/part.0.parquet") == 0
-    record = json.loads((tmp_path / "out" / RECORDS / "settings.json").read_text())
-    settings = record["settings"]
-    assert record["files"]["part.0"]["bytes"] == (folder / "sets" / "part.0.parquet").stat().st_size
-    assert len(settings["model"]) == 2
-    assert not {"device", "progress"} & settings.keys()
 
 
 @pytest.fixture

@@ -31,6 +31,7 @@ CONTAMINATION = (
 LINEAGE = ("gtdb_taxonomy", "classification", "gtdb_classification", "taxonomy", "lineage", "taxon", "ncbi_taxonomy")
 PREFIXES = {"d": 0, "k": 0, "p": 1, "c": 2, "o": 3, "f": 4, "g": 5, "s": 6}
 ALIASES = {"superkingdom": "domain", "kingdom": "domain"}
+PREFIXED = re.compile("[dkpcofgs]__")
 WHOLE = 99.0  # percent, at least, of a genome that is taken for whole: what it lacks is absent
 SEVERAL = re.compile(r"[;,|\s][dkpcofgs]__")  # another rank's name within a name
 PARTS = re.compile(r"[a-z].*[;|]|[dk]__|[;|].*[a-z]", re.IGNORECASE)  # of a lineage
@@ -192,34 +193,28 @@ def _lineage(sheet: Sheet, row: int, column: int, text: str) -> list[str | None]
     parts = [_common_prefix(part.strip()) for part in text.split(";" if ";" in text else "|")]
     if ABOVE.match(parts[0]):  # NCBI's: kingdoms and groups stand among the ranks
         parts = [part for part in parts if not ABOVE.match(part)] or [""]
-    prefixed = [bool(re.match(r"[dkpcofgs]__", part)) for part in parts]
-    if not any(prefixed) and (len(parts) < 2 or len(parts) > len(RANKS)):
-        if len(parts) > len(RANKS):
-            raise _no_lineage(sheet, row, column, text)
+    prefixed = any(map(PREFIXED.match, parts))
+    if prefixed:
+        wrong = not all(re.match(r"(-|[a-z]{1,2}\d?)__", part) for part in parts if part)
+    elif len(parts) < 2:
         return ranks  # nothing, or words such as Unclassified
-    shifted = any(at != rank and name.fullmatch(part) for at, part in enumerate(parts) for rank, name in ENDS.items())
-    if not any(prefixed) and (shifted or all(part.isdigit() for part in parts)):
+    else:
+        wrong = any(at != rank and name.fullmatch(part) for at, part in enumerate(parts) for rank, name in ENDS.items())
+        wrong |= len(parts) > len(RANKS) or all(map(str.isdigit, parts))
+    if wrong or any(map(SEVERAL.search, parts)):
         raise _no_lineage(sheet, row, column, text)
-    domain = any(part.startswith("d__") for part in parts)
     seen: dict[int, str] = {}
-    for number, (part, has_prefix) in enumerate(zip(parts, prefixed, strict=True)):
-        if SEVERAL.search(part):
-            raise _no_lineage(sheet, row, column, text)
-        if any(prefixed) and not has_prefix:
-            if not part or re.match(r"(-|[a-z]{1,2}\d?)__", part):  # a rank that is none of ours, such as strain
-                continue
-            raise _no_lineage(sheet, row, column, text)
-        if domain and part.startswith("k__"):  # a kingdom beneath the domain is none of ours either
+    for number, part in enumerate(parts):
+        below = part.startswith("k__") and any(one.startswith("d__") for one in parts)  # a kingdom beneath the domain
+        if below or (prefixed and not PREFIXED.match(part)):  # or a strain: no rank of ours
             continue
-        rank = PREFIXES[part[0]] if has_prefix else number
+        rank = PREFIXES[part[0]] if prefixed else number
         if rank in seen:
-            raise sheet.file.error(
-                row,
-                f"column {sheet.columns[column]!r} has the rank {RANKS[rank]} twice ({short(seen[rank])}, "
-                f"{short(part)}): a lineage has each rank once",
+            again = (
+                f"has the rank {RANKS[rank]} twice ({short(seen[rank])}, {short(part)}): a lineage has each rank once"
             )
-        seen[rank] = part
-        ranks[rank] = _taxon(part)
+            raise sheet.file.error(row, f"column {sheet.columns[column]!r} {again}")
+        seen[rank], ranks[rank] = part, _taxon(part)
     return ranks
 
 
