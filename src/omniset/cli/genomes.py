@@ -47,8 +47,8 @@ def fit(
         out: Folder for the model and its report.
         resume: Go on with an interrupted run in the same folder.
         format: Of the table: genomes-by-families, families-by-genomes, long, eggnog, cogclassifier,
-            kofamscan, ko-mapper, dram, anvio-matrix, anvio-functions, prokka, bakta, interproscan or hmmscan. "auto":
-            recognised by its columns.
+            kofamscan, ko-mapper, dram, anvio-matrix, anvio-functions, prokka, bakta, dbcan, interproscan or hmmscan.
+            "auto": recognised by its columns.
         identifiers: Which families, where the table has several kinds: COG, KO, Pfam, EC, CAZy, ... "auto": the main
             one.
     """

@@ -120,7 +120,7 @@ def classify(
         pairs: Of files, or names, of first and second reads of pairs (_R1_001 and _R2_001, _1 and _2, /1 and /2): first
             leaves the second ones out, with both each fragment counts twice. null: both, with a warning.
         sample_from: Take a read's sample from its name: header for what stands before the number, as in S3_17 or S3.17;
-            sample for ;sample=S3;, barcodelabel for ;barcodelabel=S3;. null: each file is a sample.
+            sample for sample=S3, barcodelabel for barcodelabel=S3 or barcode=S3. null: each file is a sample.
         threshold: Confidence that a rank needs to be named. null: as at fit.
         against: Table of other calls of the same sequences, Feature ID and Taxon: how far they agree is reported, and
             which of their names are none of ours.
