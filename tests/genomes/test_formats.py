@@ -272,6 +272,10 @@ def test_a_folder_of_a_tools_outputs(tmp_path):
     file = GenomeFile(tmp_path)
     assert content(file) == [("bin.1", {"COG0527": 2, "COG0083": 1}), ("bin.2", {"COG0527": 2, "COG0084": 1})]
     assert "4 files such as cog_count.tsv were left out: give a list of files" in file.warnings[0]
+    for bin_ in "AB":
+        write(tmp_path / f"dbcan/{bin_}/overview.txt", DBCAN)
+        write(tmp_path / f"dbcan/{bin_}/diamond.out", "x")
+    assert content(GenomeFile(tmp_path / "dbcan")) == [(name, {"GH13_31": 1, "CBM48": 1}) for name in "AB"]
 
 
 def test_genomes_without_genes_are_kept_and_told(tmp_path):

@@ -47,6 +47,7 @@ READABLE = (".tsv", ".csv", ".txt", ".tab", ".annotations", ".rtab", ".parquet",
 # What to take from a folder that holds the other outputs of the same tool too.
 PREFERRED = re.compile(
     r"\.emapper\.annotations|^cog_classify\.tsv|_cog_classify\.tsv|^classifier_result\.tsv|^gene_presence_absence\.Rtab"
+    r"|^annotations\.tsv|^overview\.(txt|tsv)"
 )
 TOLERATED = {  # what a reader counts, and what is said of it
     "empty": "{number} empty cells were read as 0, since no cell is 0: "

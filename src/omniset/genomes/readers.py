@@ -54,7 +54,7 @@ ENDINGS = re.compile(
     r"|[._-](?:ko|kofam|kofamscan|functions|cog_classify|classifier_result))$",
     re.IGNORECASE,
 )
-NO_NAME = ("cog_classify", "classifier_result", "annotations", "emapper", "user_ko", "functions")
+NO_NAME = ("cog_classify", "classifier_result", "annotations", "emapper", "user_ko", "functions", "overview")
 INSIDE = {  # identifiers within longer texts
     "KO": re.compile(r"\bK\d{5}\b"),
     "CAZy": re.compile(r"\b(?:GH|GT|PL|CE|AA|CBM)\d+(?:_\d+)?(?![0-9A-Za-z])"),  # also of GT2_Glycos_transf_2
