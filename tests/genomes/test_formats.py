@@ -417,6 +417,7 @@ BAD = [
     ("A.ko", "g1\tK00001\ng2\tK00002/x\n", {}, "is of no known format"),
     ("A.tsv", "class\tKO\tA\tB\nx\tK00001\t1\t2\ny\tK00002\t1\t0\n", {}, "is of no known format"),
     ("A.tsv", "gene\tKO\tthrshld\tscore\ng\tK00001\t30\t20\n", {}, "lacks KofamScan's marks of hits"),
+    ("A.tsv", "KO\tA\tB\nK00001\t1\t50%\nK00002\t1\t1\n", {}, "line 2: column 'B' is '50%', it must be a whole"),
     ("A.csv", ",genome,K00001,K00002\n1,A,1,0\n2,B,0,2\n", {}, "column '' only counts: leave it out, so that 'genome'"),
     ("A.txt", COGCLASSIFIER + "p9\n", {}, "line 5: has 1 fields, the header has 9: is the file cut off?"),
     ("A.txt", COGCLASSIFIER.replace("COG0083", "c8"), {}, "line 3: column 'COG_ID' is 'c8', it must"),

@@ -253,9 +253,12 @@ def _is_count(cell: str) -> bool:
 
 
 def text_columns(sheet: Sheet) -> list[int]:
-    """Columns of words, the first one not counted."""
-    wide = range(1, len(sheet.columns))
-    return [at for at in wide if 2 * sum(at < len(f) and not _is_count(f[at]) for f in sheet.rows) > len(sheet.rows)]
+    """Columns of words, the first one not counted. Numbers in another writing, such as 50%, are none."""
+
+    def words(at: int) -> int:
+        return sum(at < len(f) and not _is_count(f[at]) and not f[at][:1].isdigit() for f in sheet.rows)
+
+    return [at for at in range(1, len(sheet.columns)) if 2 * words(at) > len(sheet.rows)]
 
 
 def is_list_of_kos(sheet: Sheet) -> bool:
