@@ -107,8 +107,9 @@ def as_numbers(values: np.ndarray) -> tuple[Float[np.ndarray, "..."], tuple[int,
         return values.astype(np.float64), None
     plain = [float(v) if isinstance(v, (bool, np.bool_)) else "" if v is None or v is pd.NA else v for v in values.flat]
     numbers, wrong = numbers_of([str(value) for value in plain])
-    if wrong is None and (infinite := np.isinf(numbers)).any():
-        wrong = int(infinite.argmax())
+    if wrong is None:  # a number that is infinite is told its bounds
+        infinite = np.isinf(numbers) & np.array([isinstance(value, str) for value in values.flat], dtype=bool)
+        wrong = int(infinite.argmax()) if infinite.any() else None
     place = None if wrong is None else tuple(map(int, np.unravel_index(wrong, values.shape)))
     return numbers.reshape(values.shape), place
 
