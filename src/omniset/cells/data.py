@@ -52,6 +52,8 @@ BATCHES = re.compile(
 )
 MEMORY = 512 << 20  # bytes of counts that are kept; of more, blocks are read each epoch anew
 BARCODE = re.compile(r"(?:.*[_#:-])?[ACGT]{12,}(?:[-_.:].*)?")  # what cells are called
+GENE = re.compile(r"ENS[A-Z]*G\d{11}(\.\d+)?")
+COMMON = {"ACTB", "GAPDH", "B2M", "MALAT1", "RPL3", "RPS6", "EEF1A1", "TMSB4X", "FTL", "TUBB"}  # genes of most cells
 TURNED = "its cells are called as genes: it is genes x cells, give it turned (adata.T)"
 ASKED = "give aliases, or the column of var that has the names"
 MISSING = 0.1  # share of a model's genes from which on we speak of those that are not there
@@ -318,10 +320,14 @@ def _spelled(sources: list[Source], column: str | None) -> list[list[str]]:
     known = {canonical(gene) for source in sources if not only_count(source.genes) for gene in source.genes}
     spelled: list[list[str]] = []
     for source in sources:
-        called = (source.genes[:1000], source.names[:1000])
-        barcodes = [np.mean([bool(BARCODE.fullmatch(name)) for name in names]) for names in called]
+        called = (source.genes[:1000], source.names[:1000], source.names.str.upper())
+        barcodes = [np.mean([bool(BARCODE.fullmatch(name)) for name in names]) for names in called[:2]]
         if barcodes[0] > 0.9 and barcodes[1] < 0.1:
             raise ValueError(f"{source.name}: genes have barcodes for names, as {listed(source.genes, 2)}; {TURNED}")
+        if len(COMMON.intersection(called[2])) > 2 or np.mean([bool(GENE.fullmatch(name)) for name in called[1]]) > 0.9:
+            raise ValueError(
+                f"{source.name}: cells have genes for names, as {listed([*source.names[:2]], 2)}; {TURNED}"
+            )
         names, before = gene_names(source.name, source.var, known), {canonical(n) for some in spelled for n in some}
         if 3 * len(before.intersection(map(canonical, names))) < min(len(before), len(names)):
             names = _joined(source, names, [*before], None, True)[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,13 +19,14 @@ from jaxtyping import Shaped
 
 from omniset.core.disk import DiskRows
 from omniset.core.encoding import Encoding, EncodingError, Missing, multiplicities
-from omniset.core.features import RESERVED, RowNumbers, doubt
+from omniset.core.features import MISSING, RESERVED, RowNumbers, doubt
 from omniset.core.sets import Sets
 from omniset.core.stored import StoredSet
 from omniset.tables.files import Chunk, TableFile, listed
 from omniset.tables.stored import StoredSets
 
 STEP = 1 << 16  # rows copied at a time
+POOLED = "rows of which nobody knows the set are taken for one set, if it means that"
 NAMED = 1_000_000  # rows whose elements' names are kept in memory
 
 
@@ -207,6 +209,8 @@ class SetTable:
                             f"rows of a set must be together, sort the table by column {self.set_column!r}",
                         )
                     seen[name] = chunk.first + a
+                    if name.lower() in MISSING:
+                        warnings.warn(str(chunk.error(a, self.set_column, f"is {name!r}: {POOLED}")), stacklevel=2)
                 columns = {c: chunk.columns[c].slice(a, b - a) for c in self._keep}
                 hashes = None if identifiers is None else identifiers[a:b]
                 held = Rows(name, elements[a:b], multiplicity[a:b], columns, hashes, chunk.first + a, False)

@@ -19,23 +19,13 @@ import pyarrow.parquet as pq
 from jaxtyping import Float
 
 from omniset.core.features import MISSING
-from omniset.tables.files import ARTIFACT, INDEX, OPENERS, PEEK, POINTED, TableFile, TextFile, listed, separator_of
+from omniset.tables.files import INDEX, PEEK, POINTED, TableFile, TextFile, listed, separator_of
 from omniset.tables.spreadsheets import DECIMAL, point
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)  # Python's own reader takes 1_000 too
 INFINITE = {"inf": np.inf, "+inf": np.inf, "-inf": -np.inf}
 PEEK_SIZE = 1 << 17  # characters of the rows that tell the form
 HEAD = 1 << 10  # lines with a # above the header, at most
-AS_TEXT = "write its counts as a table of text, separated by tabs"
-OTHERS = {  # what a file begins with that is no table of text
-    b"\x89HDF": f"is an HDF5 file, such as BIOM or h5ad: {AS_TEXT} (of BIOM: biom convert --to-tsv)",
-    b"{": f"is JSON, such as BIOM 1.0: {AS_TEXT} (of BIOM: biom convert --to-tsv)",
-    b"PK\x03\x04": "is a zip archive, such as an Excel workbook: save the sheet as CSV (UTF-8)",
-    b"\xd0\xcf\x11\xe0": "is an Excel workbook: save the sheet as CSV (UTF-8)",
-    b"SQLite format 3": "is a database, such as anvi'o's: export its functions (anvi-export-functions)",
-    b"PAR1": "is a Parquet file: let its name end in .parquet",
-    b"\x1f\x8b": "is compressed: let its name end in .gz",
-}
 
 
 def number_of(text: str) -> float | None:
@@ -268,7 +258,7 @@ def look(
     if path.suffix.lower() == ".parquet":
         return _look_parquet(path)
     file = TextFile(path)
-    _refuse_other_files(file)
+    file.refuse_other_kinds()
     sheet = _headed(file, header) if comments else _first_line(file)
     if sheet.separator is None and not (spaces and " " in sheet.columns[0]):
         sheet.separator = "," if spaces else "\t"
@@ -284,16 +274,6 @@ def look(
     more = bool(sheet.rows) and all(len(fields) == len(sheet.columns) + 1 for fields in sheet.rows)
     sheet.shifted = more and any(fields[-1] for fields in sheet.rows)  # else each line ends with a separator
     return sheet
-
-
-def _refuse_other_files(file: TextFile) -> None:
-    if file.path.suffix.lower() in (ARTIFACT, *OPENERS):
-        return
-    with open(file.path, "rb") as binary:
-        begins = binary.read(16)
-    for first, what in OTHERS.items():
-        if begins.startswith(first):
-            raise file.error(None, what)
 
 
 def _first_line(file: TextFile) -> Sheet:
