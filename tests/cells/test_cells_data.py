@@ -218,6 +218,7 @@ LOGS = {
     "10,000": (lambda x: normalised(x), "logarithms of counts normalised to 10,000 per cell"),
     "median": (lambda x: normalised(x, None), "logarithms of counts normalised to"),
     "base 2": (lambda x: normalised(x, 1e4, 2), "logarithms to base 2 of counts normalised to 10,000 per cell"),
+    "base 10": (lambda x: normalised(x, 1e4, 10), "logarithms to base 10 of counts normalised to 10,000 per cell"),
     "not normalised": (lambda x: np.log1p(x), "logarithms of counts, 307 cells"),
     "base 2, not normalised": (lambda x: np.log2(x + 1), "logarithms to base 2 of counts, 307 cells"),
     "size factors": (
@@ -524,6 +525,11 @@ def test_genes_that_files_call_otherwise_are_joined():
     barcodes = ["".join(np.random.default_rng(i).choice([*"ACGT"], 16)) + "-1" for i in range(307)]
     with pytest.raises(ValueError, match="genes have barcodes for names, .*: it is genes x cells, give it turned"):
         read_cells(adata(DENSE.T, barcodes))
+    for called in (["Actb", "Gapdh", "B2m", *SYMBOLS[3:]], [f"ENSG{i:011d}.3" for i in range(13)]):
+        turned = adata().T
+        turned.obs_names = called
+        with pytest.raises(ValueError, match="cells have genes for names, .*: it is genes x cells, give it turned"):
+            read_cells(turned)
 
 
 @pytest.mark.parametrize("kinds", [("Gene Expression", "Antibody Capture"), ("GEX", "ADT"), ("rna", "prot")])
@@ -535,6 +541,8 @@ def test_features_that_are_no_genes_are_left_out_of_every_form(kinds):
     assert np.array_equal(everything(cells), DENSE[:, :9])
     given.var["feature_types"] = ["protein_coding"] * 9 + ["lncRNA"] * 4  # as CELLxGENE has it
     assert read_cells(given).genes == given.var_names.tolist()
+    with pytest.warns(UserWarning, match="features that are no genes are left out: 2 by their names"):
+        assert read_cells(adata(genes=[*SYMBOLS[:11], "__no_feature", "CD3_TotalSeqB"])).genes == SYMBOLS[:11]
 
 
 # Batches and types

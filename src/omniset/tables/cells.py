@@ -203,10 +203,14 @@ def _opened(path: Path, use_rep: str | None) -> tuple[Source, bool, str]:
         return open_source(path), False, use_rep
     if use_rep != "counts":
         return open_source(path, f"obsm/{use_rep}"), False, use_rep
+    try:
+        return open_source(path, "counts"), True, use_rep
+    except ValueError as error:
+        if "has no layer 'counts'" not in str(error):
+            raise
     source = open_source(path)
-    if "counts" in source.choices:
-        return source.other("counts"), True, use_rep
     if "raw" in source.choices and not _whole(source) and _whole(raw := source.other("raw")):
+        source.close()
         warnings.warn(f"{path}: X has no counts: those of .raw are taken", stacklevel=3)
         return raw, True, use_rep
     return source, True, use_rep

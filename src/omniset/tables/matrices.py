@@ -408,7 +408,8 @@ def _open_anndata(adata: Any, name: str, layer: str | None) -> Source:
 def _open_folder(path: Path, layer: str | None) -> Source:
     if not any((path / name).exists() for name in ("zarr.json", ".zgroup", ".zattrs", ".zmetadata")):
         raise ValueError(
-            f"{path} is a folder, no zarr store, and has no matrix.mtx of 10x: give the folder with it, or '{path}/*.h5ad'"
+            f"{path} is a folder, no zarr store, and has no matrix.mtx of 10x: give the folder that has it, or the "
+            f"files, as '{path}/*.h5ad'"
         )
     zarr = needed("zarr")
     with with_our_words(str(path), "is no zarr store that can be read"):
@@ -534,7 +535,8 @@ def _samples(path: Path) -> dict[str, Path]:
     others = sorted(path.glob("*.mtx*")) or sorted(path.glob("*/*.mtx*"))  # of any name, where there is but one
     if not inside and len(others) > 1:
         raise ValueError(f"{path} has several matrices: give one of {listed([str(one) for one in others])}")
-    inside = inside or {"": one for one in others}
+    if others and not inside:
+        return {"": others[0]}
     twins = {name for name in inside if "raw" in name and name.replace("raw", "filtered") in inside}
     return {name: inside[name] for name in sorted(inside) if name not in twins}
 
@@ -563,14 +565,13 @@ def _open_mtx(path: Path, samples: dict[str, Path], layer: str | None) -> Source
 def _read_mtx(path: Path) -> tuple[sp.csr_array, pd.DataFrame, pd.DataFrame]:
     """Cells x features, the features, and the cells, out of a file and what is beside it."""
     rows, columns = _beside(path, ROWS), _beside(path, COLUMNS)
-    titles = columns[0] if len(columns[0]) > 1 else []  # of Parse Biosciences; else there are names alone
     with with_our_words(str(path), "is damaged or cut off: copy it again"):
         *shape, stored = needed("scipy.io").mminfo(path)[:3]
         if 4 * stored > most_of(path.stat().st_size):
             raise ValueError(f"it claims {stored:,} values, more than it can hold")
-        for lines in (rows, columns):
-            if len(lines) - 1 in shape and len(lines) not in shape:
-                del lines[0]  # titles
+        heads = [
+            lines.pop(0) if len(lines) - 1 in shape and len(lines) not in shape else [] for lines in (rows, columns)
+        ]
         turned = shape == [len(rows), len(columns)]  # genes x cells, as 10x has it
         if not turned and shape != [len(columns), len(rows)]:
             raise ValueError(
@@ -580,7 +581,7 @@ def _read_mtx(path: Path) -> tuple[sp.csr_array, pd.DataFrame, pd.DataFrame]:
         matrix = needed("scipy.io").mmread(path)
     matrix = sp.csr_array(matrix.T if turned else matrix)
     width = min(map(len, rows))
-    kinds = ("gene_ids", "", "genome" if titles else "feature_types")[:width]
+    kinds = ("gene_ids", "", heads[0][2] if len(heads[0]) > 2 else "feature_types")[:width]  # Parse: a genome
     parts = {name: [row[i] for row in rows] for i, name in enumerate(kinds)}
     index = parts.pop("", parts["gene_ids"])
     third = len(index) // 3
@@ -590,8 +591,9 @@ def _read_mtx(path: Path) -> tuple[sp.csr_array, pd.DataFrame, pd.DataFrame]:
         warnings.warn(f"{path}: spliced and ambiguous counts are added, unspliced (-U) are left out", stacklevel=4)
         matrix, index = sp.csr_array(matrix[:, :third] + matrix[:, 2 * third :]), index[:third]
         parts = {"gene_ids": index}
-    obs = pd.DataFrame([cell[1:] for cell in columns] if titles else None, index=pd.Index([c[0] for c in columns]))
-    return matrix, pd.DataFrame(parts, index=pd.Index(index)), obs.set_axis(titles[1:], axis=1)
+    known = {title: [cell[at] for cell in columns] for at, title in enumerate(heads[1])}
+    obs = pd.DataFrame(dict([*known.items()][1:]), index=pd.Index([cell[0] for cell in columns]))
+    return matrix, pd.DataFrame(parts, index=pd.Index(index)), obs
 
 
 def _beside(path: Path, names: tuple[str, ...]) -> list[list[str]]:
