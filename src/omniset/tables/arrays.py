@@ -65,8 +65,8 @@ def plain(path: Path, tensor: Tensor, what: str) -> Tensor:
         what: It is called, for the error.
 
     Raises:
-        ValueError: Nested, sparse, quantised or without data; of another type of numbers; expanded, so that one number is
-            many entries.
+        ValueError: Nested, sparse, quantised or without data; of another type of numbers; expanded, so that one number
+            is many entries.
     """
     if tensor.is_nested or tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
         kind = "nested or without data" if tensor.is_nested or tensor.is_meta else f"{tensor.layout}, {tensor.dtype}"

@@ -45,6 +45,8 @@ def counted_from(names: Sequence[str]) -> int | None:
 
     >>> counted_from(["0", "1", "2"]), counted_from(["1", "2"]), counted_from(["7157", "7158"])
     (0, 1, None)
+    >>> [counted_from(names) for names in (["1", "0"], ["01", "02"], [])]
+    [None, None, None]
     """
     for start in (0, 1):
         if names and all(name == str(number) for number, name in enumerate(names, start)):

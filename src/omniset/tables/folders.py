@@ -22,7 +22,7 @@ from torch import Tensor
 from omniset.core.stored import StoredSet, once
 from omniset.lazy import needs
 from omniset.tables.arrays import damaged, load_torch, mapped_npy, plain, require_npz
-from omniset.tables.files import Origin, listed, tidy
+from omniset.tables.files import READ, Origin, listed, tidy
 from omniset.tables.hdf5 import check_all
 from omniset.tables.stored import FileRows, StoredSets, finite
 
@@ -219,7 +219,9 @@ def files_of(path: Path, endings: Sequence[str]) -> list[Path]:
     files = sorted((file for file in visible if file.suffix.lower() in endings), key=lambda file: file.name)
     if not files:
         there = f", it has {listed(sorted(file.name for file in visible), 3)}" if visible else ""
-        raise ValueError(f"{path}: is a folder without a file of {', '.join(endings)}{there}")
+        tables = any(file.suffix.lower() in (".parquet", *READ) for file in visible)
+        remedy = ": put the tables into one, with a column 'set'" if tables else ""
+        raise ValueError(f"{path}: is a folder without a file of {', '.join(endings)}{there}{remedy}")
     seen: dict[str, Path] = {}
     for file in files:
         if file.stem in seen:

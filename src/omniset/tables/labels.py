@@ -129,6 +129,8 @@ class LabelFile:
         if not used.all() and unused != "ignore":
             row, number = self.frame.iloc[int(used.argmin())], int((~used).sum())
             hint = "; if that is meant, say --unused_labels ignore"
+            if not used.any():
+                hint = f", whose sets are such as {listed(sets.names, 2)}: give both files the same names"
             raise self.file.error(int(row[ROW]), f"{self._name(row)} is not in {source.path}{_more(number)}{hint}")
         lost = self.frame["set"][~used].unique().tolist()
         if self.level == "set":
