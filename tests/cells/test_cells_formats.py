@@ -403,6 +403,7 @@ BAD = {
     "of R": (lambda f: bytes_of(f / "a.rds", b"\x1f\x8b"), "a.rds is of R: zellkonverter::writeH5AD makes an .h5ad"),
     "packed": (lambda f: bytes_of(f / "a.h5ad.gz", b"\x1f\x8b\x08\0"), "a.h5ad.gz is packed with gzip: unpack it"),
     "MuData": (lambda f: hdf5(f / "a.h5mu", mod=None, obs=None), "a.h5mu is a MuData of several modalities: write the"),
+    "Seurat": (lambda f: hdf5(f / "a.h5Seurat", assays=None, **{"cell.names": DENSE}), "a.h5Seurat is an .h5Seurat"),
     "loom": (lambda f: hdf5(f / "a.loom", matrix=DENSE, row_attrs=None, col_attrs=None), "a.loom is a loom file"),
     "other HDF5": (lambda f: hdf5(f / "a.h5", weights=DENSE), "a.h5 is an HDF5 file with 'weights'; expected is"),
     "empty HDF5": (lambda f: hdf5(f / "a.h5"), "a.h5 is an HDF5 file with nothing in it; expected is"),

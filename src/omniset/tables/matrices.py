@@ -39,8 +39,9 @@ OTHERS = {  # by how names end
     (".zip", ".tar", ".tgz"): "an archive: unpack it, and give the folder or the file in it",
 }
 GENES = {"gene expression", "gex", "rna", "mrna", "gene"}  # types of features, as 10x and others have it
-NO_GENES = re.compile(  # rows of HTSeq, and antibodies of BioLegend
-    r"__(no_feature|ambiguous|too_low_aQual|not_aligned|alignment_not_unique)|.*[_-]TotalSeq[_-]?[A-D]"
+NO_GENES = re.compile(  # rows of HTSeq, antibodies of BioLegend, and controls of MERSCOPE, CosMx and Xenium
+    r"__(no_feature|ambiguous|too_low_aQual|not_aligned|alignment_not_unique)|.*[_-]TotalSeq[_-]?[A-D]|"
+    r"(?i:blank[_-]?\d+|neg(control)?(probe|prb|codeword)[_-]?\w+|systemcontrol\d+|unassignedcodeword_\d+)"
 )
 MTX = re.compile(
     r"((.*?)[._-]?)(?:matrix|cells_x_genes)\.mtx(?:\.gz)?", re.IGNORECASE
@@ -451,6 +452,8 @@ def _kind_of_file(name: str, root: Any) -> str:
         raise ValueError(f"{name} is a MuData of several modalities: write the one with genes to an .h5ad file")
     if "obs" in root and "var" in root:
         return "anndata"
+    if "assays" in root and "cell.names" in root:
+        raise ValueError(f"{name} is an .h5Seurat file: SeuratDisk::Convert(path, dest = 'h5ad') makes an .h5ad of it")
     if "row_attrs" in root and "col_attrs" in root:
         raise ValueError(
             f"{name} is a loom file: read it with anndata.io.read_loom (pip install loompy), write it as .h5ad"
