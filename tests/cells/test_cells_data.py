@@ -520,6 +520,12 @@ def test_genes_that_files_call_otherwise_are_joined():
         with pytest.warns(UserWarning, match="AnnData 2: names of genes are taken"):
             cells = read_cells([adata(genes=SYMBOLS), other[:, ::-1].copy()])
         assert np.array_equal(everything(cells), np.vstack([DENSE, DENSE]))
+    other = adata(genes=[f"ENSG{i:011d}" for i in range(13)], prefix="other")
+    other.var["symbol"] = SYMBOLS
+    with pytest.warns(UserWarning, match="AnnData 1: names of genes are taken from column 'symbol'"):
+        assert read_cells([other, adata(genes=SYMBOLS)]).genes == SYMBOLS
+    with pytest.warns(UserWarning, match="all .* counts looked at are 1: were they cut"):
+        read_cells(adata(counts(3000, 53) > 0))
     with pytest.raises(ValueError, match="AnnData 2: none of its genes is known: they are such as 'G0'"):
         read_cells([adata(genes=SYMBOLS), adata(prefix="other")])
     barcodes = ["".join(np.random.default_rng(i).choice([*"ACGT"], 16)) + "-1" for i in range(307)]
@@ -541,8 +547,8 @@ def test_features_that_are_no_genes_are_left_out_of_every_form(kinds):
     assert np.array_equal(everything(cells), DENSE[:, :9])
     given.var["feature_types"] = ["protein_coding"] * 9 + ["lncRNA"] * 4  # as CELLxGENE has it
     assert read_cells(given).genes == given.var_names.tolist()
+    names = [*SYMBOLS[:9], "__no_feature", "CD3_TotalSeqB", "Blank-1", "NegPrb3"]
     with pytest.warns(UserWarning, match="features that are no genes are left out: 4 by their names"):
-        names = [*SYMBOLS[:9], "__no_feature", "CD3_TotalSeqB", "Blank-1", "NegPrb3"]
         assert read_cells(adata(genes=names)).genes == SYMBOLS[:9]
 
 

@@ -318,8 +318,9 @@ def _spelled(sources: list[Source], column: str | None) -> list[list[str]]:
     if column is not None:
         return [_column_of_var(source, column) for source in sources]
     known = {canonical(gene) for source in sources if not only_count(source.genes) for gene in source.genes}
-    spelled: list[list[str]] = []
-    for source in sources:
+    spelled: dict[int, list[str]] = {}
+    # First those without another column to be called by, whom the others join.
+    for number, source in sorted(enumerate(sources), key=lambda one: any(True for _ in text_columns(one[1].var))):
         called = (source.genes[:1000], source.names[:1000], source.names.str.upper())
         barcodes = [np.mean([bool(BARCODE.fullmatch(name)) for name in names]) for names in called[:2]]
         if barcodes[0] > 0.9 and barcodes[1] < 0.1:
@@ -328,11 +329,14 @@ def _spelled(sources: list[Source], column: str | None) -> list[list[str]]:
             raise ValueError(
                 f"{source.name}: cells have genes for names, as {listed([*source.names[:2]], 2)}; {TURNED}"
             )
-        names, before = gene_names(source.name, source.var, known), {canonical(n) for some in spelled for n in some}
+        names, before = (
+            gene_names(source.name, source.var, known),
+            {canonical(n) for some in spelled.values() for n in some},
+        )
         if 3 * len(before.intersection(map(canonical, names))) < min(len(before), len(names)):
             names = _joined(source, names, [*before], None, True)[1]
-        spelled.append(names)
-    return spelled
+        spelled[number] = names
+    return [spelled[number] for number in range(len(sources))]
 
 
 def _column_of_var(source: Source, column: str) -> list[str]:
@@ -384,21 +388,11 @@ def _selection(matching: Match, width: int) -> sp.csr_array | None:
 
 
 def _concatenated(frames: list[pd.DataFrame]) -> pd.DataFrame:
-    """One below the other. Column by column, since pandas is about to change what it makes of empty ones."""
-    if len(frames) == 1:
-        return frames[0].copy()
-    index = pd.Index(np.concatenate([frame.index.to_numpy(dtype=object) for frame in frames]))
-    columns = {}
-    for name in dict.fromkeys(name for frame in frames for name in frame.columns):
-        parts = [frame.get(name) for frame in frames]
-        kinds = {part.dtype if part is not None else None for part in parts}
-        if len(kinds) == 1:
-            columns[name] = pd.concat(parts, ignore_index=True).array
-            continue
-        filled = [pd.Series(np.nan, frame.index) if p is None else p for frame, p in zip(frames, parts, strict=True)]
-        values = np.concatenate([part.to_numpy(dtype=object) for part in filled])
-        columns[name] = pd.Series(values).infer_objects().array
-    return pd.DataFrame(columns, index=index)
+    """One below the other."""
+    with warnings.catch_warnings():  # pandas is about to change what it makes of columns that are empty in some
+        warnings.simplefilter("ignore", FutureWarning)
+        obs = pd.concat(frames)
+    return obs.set_axis(pd.Index(np.concatenate([frame.index.to_numpy(dtype=object) for frame in frames])))
 
 
 @contextmanager

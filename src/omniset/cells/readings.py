@@ -34,6 +34,7 @@ SHARE = 0.95  # of the values of the sample must be whole to be counts, or recov
 EXACT = 1e-4  # how far the logarithm of a count may be from the one that is stored
 ALIKE = 0.01  # spread of the cells' sums, relative to their mean, up to which they were normalised to one
 DIVISORS = 10
+MANY = 10_000  # values, of which some count is above 1
 BASES = (math.e, 2.0, 10.0)  # of logarithms
 TOTAL = 1e4  # of a cell whose counts are not known
 
@@ -80,6 +81,10 @@ def decide(source: Source, wanted: str) -> Reading:
             words = f"counts, of which {looked}"
         else:
             words = "integer counts" if len(values) else "no counts at all in the cells looked at"
+            if len(values) >= MANY and values.max() == 1:
+                warnings.warn(
+                    f"{source.name}: all {len(values):,} counts looked at are 1: were they cut?", stacklevel=4
+                )
         return reading("counts", "stored", f"{words}, {size}, {middle(sample)}")
     if wanted == "log1p":
         _refuse_large(source, values, "say input='counts' or 'auto'")

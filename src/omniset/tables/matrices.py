@@ -493,8 +493,11 @@ def _open_obsm(opened: Opened, layer: str) -> Source:
     with with_our_words(name, "obs cannot be read: the file is damaged, or of a newer anndata than this one"):
         obs = needed("anndata.io").read_elem(root["obs"])
     with with_our_words(name, f"{layer} cannot be read: {DAMAGED}"):
-        matrix = _matrix(name, root[layer])
-    var = pd.DataFrame(index=[f"{key}_{number + 1}" for number in range(matrix.shape[1])])
+        frame = attribute(root[layer], "encoding-type") == "dataframe"  # as cell2location has it
+        held = needed("anndata.io").read_elem(root[layer]) if frame else root[layer]
+        matrix = _matrix(name, held.to_numpy() if frame else held)
+    names = held.columns if frame else [f"{key}_{number + 1}" for number in range(matrix.shape[1])]
+    var = pd.DataFrame(index=pd.Index(names))
     return Source(opened, obs, var, matrix, layer=layer)
 
 
