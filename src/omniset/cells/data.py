@@ -38,6 +38,7 @@ from omniset.tables.genes import (
     respelled,
     text_columns,
 )
+from omniset.tables.labels import doubts_of_classes
 from omniset.tables.matrices import Compressed, Opened, Source, open_source
 
 NONE, FILE = "none", "file"  # no batches; each source is one
@@ -588,32 +589,19 @@ def labels_of(cells: Cells, label: str) -> Shaped[np.ndarray, " cells"]:
     Raises:
         ValueError: No such column.
     """
-    labels = texts(cells, label, "label")
-    _warn_of_odd(cells.obs[label], label)
+    labels, values = texts(cells, label, "label"), cells.obs[label]
+    if pd.api.types.is_float_dtype(values.dtype) and (number := values.nunique()) > NUMBERS:
+        first = f"{values.dropna().iloc[0]:g}"
+        said = f"{label} has {number:,} different numbers, such as {first}: each is taken for a type"
+        warnings.warn(said, stacklevel=3)
     without = np.array([name is not None and name.strip().casefold() in UNLABELLED for name in labels], dtype=bool)
     if without.any():
         said = listed(sorted(set(labels[without])))
         warnings.warn(f"cells whose {label} is {said} are taken for unlabelled", stacklevel=3)
         labels[without] = None
+    for said in doubts_of_classes(pd.DataFrame({label: labels})):
+        warnings.warn(said, stacklevel=3)
     return labels
-
-
-def _warn_of_odd(values: pd.Series, label: str) -> None:
-    """Labels that are hardly types: measured numbers, and spellings of one name."""
-    known = values[~unlabelled(values)]
-    if pd.api.types.is_float_dtype(known.dtype) and known.nunique() > NUMBERS:
-        warnings.warn(
-            f"{label} has {known.nunique():,} different numbers, such as {known.iloc[0]:g}: each is taken for a type",
-            stacklevel=4,
-        )
-    names = pd.Series(pd.unique(known.astype(str)))
-    spelled = names.groupby(names.str.split().str.join(" ").str.casefold()).agg(list)
-    for alike in [some for some in spelled if len(some) > 1]:
-        warnings.warn(
-            f"{label} has {' and '.join(map(repr, alike))}, which differ by spaces or by case: they are taken for "
-            f"{len(alike)} types",
-            stacklevel=4,
-        )
 
 
 def unlabelled(labels: Any) -> Bool[np.ndarray, " cells"]:
