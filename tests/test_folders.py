@@ -127,8 +127,6 @@ def nan(path):
 
 ONE = np.ones((4, 5), dtype=np.float32)
 NOT_PLAIN = {
-    "8 bits": (lambda x: x.to(torch.float8_e4m3fn), "must be of float16, bfloat16, float32, float64, "),
-    "unsigned": (lambda x: x.to(torch.uint16), "must be of float16, bfloat16, float32, float64, "),
     "nested": (lambda x: torch.nested.nested_tensor([x, x[1:]]), "must be a plain tensor, it is nested or without"),
     "sparse": (lambda x: x.to_sparse(), "must be a plain tensor, it is torch.sparse_coo"),
     "no data": (lambda x: x.to("meta"), "must be a plain tensor, it is nested or without"),

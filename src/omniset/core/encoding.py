@@ -23,15 +23,8 @@ from omniset.core.features import MISSING, writing, written
 
 Missing = Literal["error", "indicator"]
 CATEGORIES = 100  # of a column, at most: more are names
-NO_NUMBER = (
-    *MISSING,
-    "-",
-    "--",
-    "'--",
-    ".",
-    "?",
-    "n.d.",
-)  # SAS's and those of spreadsheets; among categories "-" is a strand
+# Those of SAS, of spreadsheets and of the Genomic Data Commons; among categories "-" is a strand.
+NO_NUMBER = (*MISSING, "-", "--", "'--", ".", "?", "n.d.")
 NO_CATEGORY = tuple(word for word in MISSING if word != "none")  # "none" may well be one
 MIDNIGHT = r" 00:00:00(\.0+)?Z?$"  # of dates without a time
 MARKED = '; missing values are taken, and marked, with --missing indicator (Python: missing="indicator")'

@@ -560,10 +560,8 @@ def kind_of(path: Path, known: Mapping[str, str] = SEPARATORS) -> tuple[str | No
     if kind in known:
         return known[kind], opener
     if kind != ".parquet" or opener is not open:
-        remedy = REMEDIES.get(kind.lower(), "")
-        raise ValueError(
-            f"{path}: the name must end in .parquet, .csv or .tsv (the last two also with .gz, .bz2, .xz){remedy}"
-        )
+        bound = "the name must end in .parquet, .csv or .tsv (the last two also with .gz, .bz2, .xz)"
+        raise ValueError(f"{path}: {bound}{REMEDIES.get(kind, '')}")
     return None, opener
 
 

@@ -30,12 +30,19 @@ from omniset.tables.hdf5 import check_hdf5
 DAMAGED = "the file is damaged or cut off"
 EXPECTED = "an .h5ad file, a zarr store of AnnData, or a .h5 file or a folder of 10x Genomics' Cell Ranger"
 OTHERS = {  # by how names end
-    (".csv", ".tsv", ".txt"): "a table: anndata.io.read_csv, and .T where genes are rows, makes an .h5ad of it by "
-    "write_h5ad",
-    (".parquet", ".xlsx", ".feather"): "a table: pandas reads it, with the names of cells as index, and "
-    "anndata.AnnData(table).write_h5ad(path), or .T of that where genes are rows, makes an .h5ad of it",
-    (".rds", ".rda", ".rdata", ".qs"): "of R: zellkonverter::writeH5AD makes an .h5ad of a SingleCellExperiment, as of "
-    "Seurat's as.SingleCellExperiment(object)",
+    (".csv", ".tsv", ".txt"): "a table: anndata.io.read_csv, and .T where genes are rows, and write_h5ad make an .h5ad",
+    (
+        ".parquet",
+        ".xlsx",
+        ".feather",
+    ): "a table: pandas, with cells as index, and anndata.AnnData(table), .T where genes "
+    "are rows, and write_h5ad make an .h5ad",
+    (
+        ".rds",
+        ".rda",
+        ".rdata",
+        ".qs",
+    ): "of R: zellkonverter::writeH5AD makes an .h5ad of as.SingleCellExperiment(object)",
     (".zip", ".tar", ".tgz"): "an archive: unpack it, and give the folder or the file in it",
 }
 GENES = {"gene expression", "gex", "rna", "mrna", "gene"}  # types of features, as 10x and others have it
@@ -153,9 +160,8 @@ class Source:
         """
         column = next((name for name in ("feature_types", "feature_type", "modality") if name in self.var), None)
         if column is None:
-            kinds = pd.Series(
-                ["by their names" if NO_GENES.fullmatch(name) else None for name in self.genes], self.var.index
-            )
+            none = [NO_GENES.fullmatch(name) and "by their names" for name in self.genes]
+            kinds = pd.Series(none, self.var.index, dtype=object)
         else:
             kinds = self.var[column].astype(object)
         plain = kinds.astype(str).str.replace(r"[\W_]+", " ", regex=True).str.strip().str.casefold()
@@ -455,9 +461,7 @@ def _kind_of_file(name: str, root: Any) -> str:
     if "assays" in root and "cell.names" in root:
         raise ValueError(f"{name} is an .h5Seurat file: SeuratDisk::Convert(path, dest = 'h5ad') makes an .h5ad of it")
     if "row_attrs" in root and "col_attrs" in root:
-        raise ValueError(
-            f"{name} is a loom file: read it with anndata.io.read_loom (pip install loompy), write it as .h5ad"
-        )
+        raise ValueError(f"{name} is a loom file: anndata.io.read_loom (with loompy) reads it, write it as .h5ad")
     groups = [key for key in root if {"barcodes", "data", "indices", "indptr", "shape"} <= _keys(root[key])]
     if len(groups) > 1:
         raise ValueError(f"{name} has matrices of several genomes, {listed(groups)}: write the one wanted as .h5ad")
@@ -575,9 +579,8 @@ def _read_mtx(path: Path) -> tuple[sp.csr_array, pd.DataFrame, pd.DataFrame]:
         *shape, stored = needed("scipy.io").mminfo(path)[:3]
         if 4 * stored > most_of(path.stat().st_size):
             raise ValueError(f"it claims {stored:,} values, more than it can hold")
-        heads = [
-            lines.pop(0) if len(lines) - 1 in shape and len(lines) not in shape else [] for lines in (rows, columns)
-        ]
+        titled = [len(lines) - 1 in shape and len(lines) not in shape for lines in (rows, columns)]
+        heads = [lines.pop(0) if title else [] for lines, title in zip((rows, columns), titled, strict=True)]
         turned = shape == [len(rows), len(columns)]  # genes x cells, as 10x has it
         if not turned and shape != [len(columns), len(rows)]:
             raise ValueError(
@@ -587,13 +590,11 @@ def _read_mtx(path: Path) -> tuple[sp.csr_array, pd.DataFrame, pd.DataFrame]:
         matrix = needed("scipy.io").mmread(path)
     matrix = sp.csr_array(matrix.T if turned else matrix)
     width = min(map(len, rows))
-    kinds = ("gene_ids", "", heads[0][2] if len(heads[0]) > 2 else "feature_types")[:width]  # Parse: a genome
+    kinds = ("gene_ids", "", "genome" if "genome" in heads[0] else "feature_types")[:width]
     parts = {name: [row[i] for row in rows] for i, name in enumerate(kinds)}
     index = parts.pop("", parts["gene_ids"])
     third = len(index) // 3
-    if all(name.endswith("-A") for name in index[2 * third :]) and index[third : 2 * third] == [
-        f"{name}-U" for name in index[:third]
-    ]:
+    if third and index[third:] == [f"{name}{end}" for end in ("-U", "-A") for name in index[:third]]:
         warnings.warn(f"{path}: spliced and ambiguous counts are added, unspliced (-U) are left out", stacklevel=4)
         matrix, index = sp.csr_array(matrix[:, :third] + matrix[:, 2 * third :]), index[:third]
         parts = {"gene_ids": index}

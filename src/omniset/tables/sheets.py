@@ -206,18 +206,14 @@ class Sheet:
             fields = self.split(row, line) if strict else split_loosely(line, self.separator)
             if len(fields) < width or (strict and len(fields) > width):
                 raise self.wrong_width(row, line, len(fields))
-            if DECIMAL.get() == ",":
-                fields = self._of_commas(row, fields)
+            read = [point(field) for field in fields] if DECIMAL.get() == "," else fields
+            if None in read:
+                raise self.file.error(row, f"has {fields[read.index(None)]!r}, {POINTED}")
+            fields = [field or "" for field in read]
             again = titled and fields[0].lstrip("#").strip() == self.columns[0]
             if again and [field.strip() for field in fields[1:width]] == self.columns[1:]:
                 raise self.file.error(row, "is the header again: give the files that were joined here one by one")
             yield row, fields
-
-    def _of_commas(self, row: int, fields: list[str]) -> list[str]:
-        read = [point(field) for field in fields]
-        if None in read:
-            raise self.file.error(row, f"has {fields[read.index(None)]!r}, {POINTED}")
-        return [field or "" for field in read]
 
     def split(self, row: int, line: str) -> list[str]:
         """The fields of a line.
