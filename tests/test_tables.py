@@ -164,6 +164,8 @@ def test_a_header_that_begins_with_a_sign_and_rows_of_no_known_set(tmp_path):
     with pytest.warns(UserWarning, match="line 4: column '#set' is 'NA': rows of which nobody knows the set"):
         assert lists(SetTable(path, set_column="#set")) == [("NA", [[1]], [1])]
     for name, content, said in (
+        ("t.csv", b"", "is empty: its first line must hold the names"),
+        ("t.csv", b"#set,x\n", "has no column 'set', it has '#set', 'x'"),
         ("t.csv", gzip.compress(b"set,x\n"), "is compressed: let its name end in .gz"),
         ("t.csv", b"PAR1\x15\0", "is a Parquet file: let its name end in"),
         ("t.csv", b"set,x,,\na,1,,7\n", "column 4 has no name, and values"),

@@ -312,7 +312,7 @@ def test_folders_of_other_tools(tmp_path):
     folder = write_mtx(tmp_path / "Velocyto", ("spliced.mtx", "features.tsv", "barcodes.tsv"))
     assert np.array_equal(whole(open_source(folder)), DENSE)
     write_mtx(folder, ("unspliced.mtx", "features.tsv", "barcodes.tsv"))
-    with pytest.raises(ValueError, match="has several matrices: give one of '.*/spliced.mtx', '.*/unspliced.mtx'"):
+    with pytest.raises(ValueError, match="has several matrices: give one of 'spliced.mtx', 'unspliced.mtx'"):
         open_source(folder)
 
 

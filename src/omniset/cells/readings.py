@@ -35,6 +35,7 @@ EXACT = 1e-4  # how far the logarithm of a count may be from the one that is sto
 ALIKE = 0.01  # spread of the cells' sums, relative to their mean, up to which they were normalised to one
 DIVISORS = 10
 MANY = 10_000  # values, of which some count is above 1
+LARGE = 1e5  # counts from which on their logarithms, in 32 bits, are near that of a whole number by chance
 BASES = (math.e, 2.0, 10.0)  # of logarithms
 TOTAL = 1e4  # of a cell whose counts are not known
 
@@ -153,7 +154,8 @@ def _way(sample: sp.csr_array, ways: tuple[str, ...]) -> tuple[str, float]:
     for base, how in product(BASES, ways):
         if how == "linear" and base != math.e:
             continue
-        _, near = _recovered(sample, how, base)
+        counts, near = _recovered(sample, how, base)
+        near &= counts.data < LARGE
         share = float(min(near.mean(), near[telling].mean())) if telling.any() else 0.0
         if share >= SHARE and share > best:
             best, way = share, (how, base)

@@ -49,7 +49,7 @@ def name_of(header: str) -> str:
     >>> name_of("seq1;tax=d:Bacteria,s:Bacillus subtilis; from soil")
     'seq1'
     """
-    return header.split(None, 1)[0].partition(ANNOTATION)[0]
+    return "".join(header.split(None, 1)[:1]).partition(ANNOTATION)[0]
 
 
 class EmptyFileError(ValueError):
@@ -113,8 +113,7 @@ class SequenceFile(TextFile):
         return bases
 
     def _record(self, row: int, header: str, bases: str) -> Record:
-        words = header[1:].split(None, 1)
-        if not words or not (name := words[0].partition(ANNOTATION)[0]):
+        if not (name := name_of(header[1:])):
             raise self.error(row, "has no name behind its first character")
         return Record(name, bases, row, header[1:])
 

@@ -376,14 +376,13 @@ class TableFile(TextFile):
         """How many of the lines that begin with # are above the header, which is the only one of them that has as many
         fields as the first line without a #, if any; of cBioPortal several have.
         """
-        titles = [line for line in marked if not line.lower().startswith(TYPES)]
-        lines = [*titles, first] if first else titles
-        below = second if len(lines) == 1 and not marked else first
-        self.separator = self.separator if told else self._told(lines[-1] if titles and first else lines[0], below)
+        self.separator = self.separator if told else self._told(first or "".join(marked[:1]), second)
         with suppress(csv.Error):
-            widths = [len(next(csv.reader([line], delimiter=self.separator or ","), [])) for line in lines]
-            same = [at for at, width in enumerate(widths[:-1]) if 1 < width == widths[-1]]
-            return same[0] if len(same) == 1 or not first else len(marked)
+            rows = csv.reader([*marked, first], delimiter=self.separator or ",")
+            *widths, below = map(len, rows) if first else [0]
+            named = [at for at, line in enumerate(marked[: len(widths)]) if not line.lower().startswith(("##", TYPES))]
+            same = [at for at in named if 1 < widths[at] == below]
+            return same[0] if len(same) == 1 else len(marked) if first else 0
         return 0
 
     def _told(self, line: str, below: str) -> str | None:

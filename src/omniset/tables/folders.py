@@ -64,8 +64,7 @@ class Features(FileRows):
         plain = shape[1:] if len(shape) == 3 and shape[0] == 1 else shape
         if len(plain) != 2:
             raise ValueError(f"{self.path}: {what} must be (N, D) or (1, N, D), their shape is {shape}")
-        kind = _kind(array.dtype) if isinstance(array, Tensor) else array.dtype.kind
-        if kind not in "biuf":
+        if array.is_complex() if isinstance(array, Tensor) else array.dtype.kind not in "biuf":
             raise ValueError(f"{self.path}: {what} must be numbers, they are {array.dtype}")
         return plain[0], plain[1]
 
@@ -242,12 +241,6 @@ def _dataset(root: Any, path: Path, key: str) -> Any:
     if not hasattr(held, "dtype"):
         raise ValueError(f"{path}: {key!r} must be a dataset, it is a group")
     return held
-
-
-def _kind(dtype: torch.dtype) -> str:
-    if dtype.is_floating_point:
-        return "f"
-    return "b" if dtype == torch.bool else "c" if dtype.is_complex else "i"
 
 
 def _array(part: Any) -> Shaped[np.ndarray, "..."]:

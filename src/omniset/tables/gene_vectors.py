@@ -124,18 +124,11 @@ def _check(path: Path, names: list[str], vectors: Float[np.ndarray, "rows dim"])
 
 
 def _merge(names: list[str], vectors: Float[np.ndarray, "rows dim"]) -> tuple[GeneVectors, list[str]]:
-    codes, once = pd.factorize(np.array(names, dtype=object))
-    if len(once) == len(names):
+    if len({*names}) == len(names):
         return GeneVectors(names, vectors), []
-    _, first = np.unique(codes, return_index=True)
-    merged = vectors[first].copy()
-    differing = []
-    for code in np.flatnonzero(np.bincount(codes) > 1):
-        rows = vectors[codes == code]
-        if (rows != rows[0]).any():
-            merged[code] = rows.mean(0, dtype=np.float64)
-            differing.append(str(once[code]))
-    return GeneVectors([str(name) for name in once], merged), differing
+    genes = pd.DataFrame(vectors, dtype=np.float64).groupby(np.array(names, dtype=object), sort=False)
+    mean, differing = genes.mean(), (genes.max() != genes.min()).any(axis=1)
+    return GeneVectors([*mean.index], mean.to_numpy(np.float32)), [*mean.index[differing]]
 
 
 # ---------------------------------------------------------------------- text
@@ -192,10 +185,10 @@ def _read_torch(path: Path) -> tuple[list[str], Float[np.ndarray, "rows dim"]]:
         raise ValueError(f"{path} does not name its genes: write a dict of them, {REMEDY}")
     if not isinstance(table, dict):
         raise ValueError(f"{path} holds a {type(table).__name__}, it must hold a dict of gene to tensor")
-    arrays = {
-        str(key): _array(path, value, repr(str(key))) for key, value in table.items() if isinstance(value, Tensor)
-    }
-    texts = {str(key): list(value) for key, value in table.items() if _is_text(value)}
+    tensors = {str(key): plain(path, v, repr(str(key))) for key, v in table.items() if isinstance(v, Tensor)}
+    arrays = {key: (v.float() if v.is_floating_point() else v).numpy() for key, v in tensors.items()}  # no bfloat16
+    lists = {str(key): [*value] for key, value in table.items() if isinstance(value, list | tuple)}
+    texts = {key: value for key, value in lists.items() if value and all(isinstance(v, str) for v in value)}
     if not arrays:
         raise ValueError(f"{path} has no vectors")
     matrices = [key for key, array in arrays.items() if array.ndim == 2 and (key in MATRICES or len(arrays) == 1)]
@@ -230,15 +223,6 @@ def _stacked(path: Path, table: Mapping[Any, Any], arrays: Mapping[str, np.ndarr
         if len(vector) != width:
             raise ValueError(f"{path}: gene {gene!r} has {len(vector):,} numbers, {first!r} has {width:,}")
     return np.stack([_as_float32(vector) for vector in arrays.values()])
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, list | tuple) and bool(value) and all(isinstance(v, str) for v in value)
-
-
-def _array(path: Path, value: Tensor, what: str) -> np.ndarray:
-    value = plain(path, value, what)
-    return (value.float() if value.is_floating_point() else value).numpy()  # NumPy has no bfloat16
 
 
 def _as_float32(array: np.ndarray) -> np.ndarray:

@@ -544,7 +544,9 @@ def _samples(path: Path) -> dict[str, Path]:
             inside[f"{one.parent.name} {found[2]}".strip()] = one
     others = sorted(path.glob("*.mtx*")) or sorted(path.glob("*/*.mtx*"))  # of any name, where there is but one
     if not inside and len(others) > 1:
-        raise ValueError(f"{path} has several matrices: give one of {listed([str(one) for one in others])}")
+        raise ValueError(
+            f"{path} has several matrices: give one of {listed([str(one.relative_to(path)) for one in others])}"
+        )
     if others and not inside:
         return {"": others[0]}
     twins = {name for name in inside if "raw" in name and name.replace("raw", "filtered") in inside}
