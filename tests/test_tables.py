@@ -163,6 +163,7 @@ def test_a_header_that_begins_with_a_sign_and_rows_of_no_known_set(tmp_path):
     path = text_file(tmp_path, "# made by hand\n#set\tx\n#q2:types\tnumeric\nNA\t1\n", "t.tsv")
     with pytest.warns(UserWarning, match="line 4: column '#set' is 'NA': rows of which nobody knows the set"):
         assert lists(SetTable(path, set_column="#set")) == [("NA", [[1]], [1])]
+    assert TableFile(text_file(tmp_path, "#set\tx\tz\na\t1\n", "u.tsv")).columns == ["#set", "x", "z"]
     for name, content, said in (
         ("t.csv", b"", "is empty: its first line must hold the names"),
         ("t.csv", b"#set,x\n", "has no column 'set', it has '#set', 'x'"),

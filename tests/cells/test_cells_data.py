@@ -536,6 +536,9 @@ def test_genes_that_files_call_otherwise_are_joined():
         turned.obs_names = called
         with pytest.raises(ValueError, match="cells have genes for names, .*: it is genes x cells, give it turned"):
             read_cells(turned)
+    perturbed = adata(DENSE[:13], genes=[*SYMBOLS[:10], "ACTB", "GAPDH", "B2M"])
+    perturbed.obs_names = perturbed.var_names
+    assert read_cells(perturbed).kinds == ["counts"]
 
 
 @pytest.mark.parametrize("kinds", [("Gene Expression", "Antibody Capture"), ("GEX", "ADT"), ("rna", "prot")])

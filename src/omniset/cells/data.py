@@ -322,11 +322,11 @@ def _spelled(sources: list[Source], column: str | None) -> list[list[str]]:
     spelled: dict[int, list[str]] = {}
     # First those without another column to be called by, whom the others join.
     for number, source in sorted(enumerate(sources), key=lambda one: any(True for _ in text_columns(one[1].var))):
-        called = (source.genes[:1000], source.names[:1000], source.names.str.upper())
-        barcodes = [np.mean([bool(BARCODE.fullmatch(name)) for name in names]) for names in called[:2]]
+        called = (source.genes[:1000], source.names[:1000])
+        barcodes = [np.mean([bool(BARCODE.fullmatch(name)) for name in names]) for names in called]
         if barcodes[0] > 0.9 and barcodes[1] < 0.1:
             raise ValueError(f"{source.name}: genes have barcodes for names, as {listed(source.genes, 2)}; {TURNED}")
-        if len(COMMON.intersection(called[2])) > 2 or np.mean([bool(GENE.fullmatch(name)) for name in called[1]]) > 0.9:
+        if _of_genes(source.names.tolist()) and not _of_genes(source.genes):  # of perturbed genes both are
             raise ValueError(
                 f"{source.name}: cells have genes for names, as {listed([*source.names[:2]], 2)}; {TURNED}"
             )
@@ -338,6 +338,11 @@ def _spelled(sources: list[Source], column: str | None) -> list[list[str]]:
             names = _joined(source, names, [*before], None, True)[1]
         spelled[number] = names
     return [spelled[number] for number in range(len(sources))]
+
+
+def _of_genes(names: list[str]) -> bool:
+    common = COMMON.intersection(name.upper() for name in names)
+    return len(common) > 2 or np.mean([bool(GENE.fullmatch(name)) for name in names[:1000]]) > 0.9
 
 
 def _column_of_var(source: Source, column: str) -> list[str]:
