@@ -30,7 +30,7 @@ from omniset.tables.hdf5 import check_hdf5
 DAMAGED = "the file is damaged or cut off"
 EXPECTED = "an .h5ad file, a zarr store of AnnData, or a .h5 file or a folder of 10x Genomics' Cell Ranger"
 OTHERS = {  # by how names end
-    (".csv", ".tsv", ".txt"): "a table: anndata.io.read_csv, and .T where genes are rows, and write_h5ad make an .h5ad",
+    (".csv", ".tsv", ".txt"): "a table: write anndata.io.read_csv(path, ',', True), .T where genes are rows, as .h5ad",
     (
         ".parquet",
         ".xlsx",
