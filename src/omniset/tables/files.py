@@ -382,8 +382,8 @@ class TableFile(TextFile):
             *widths, below = map(len, rows) if first else [0]
             named = [at for at, line in enumerate(marked[: len(widths)]) if not line.lower().startswith(("##", TYPES))]
             same = [at for at in named if 1 < widths[at] == below]
-            if self.separator == "\t" and not same:  # fields at the end of a line may be missing; prose has no tabs
-                same = [at for at in named if widths[at] > below]
+            # Fields at the end of a line may be missing; prose has no tabs.
+            same = same or [at for at in named if self.separator == "\t" and widths[at] > below]
             return same[0] if len(same) == 1 else len(marked) if first else 0
         return 0
 

@@ -39,6 +39,7 @@ def open_sets(
     encoding: Encoding | None = None,
     known: Sequence[str] | None = None,
     missing: Missing = "error",
+    most: int = 1 << 15,
     folder: str | Path | None = None,
     set_column: str = "set",
     use_rep: str | None = None,
@@ -64,7 +65,7 @@ def open_sets(
         encoding: Of a model: its features are wanted, and no others.
         known: Columns that a model, whose `encoding` it is, may meet in a table besides its own. Default: any.
         missing: As for `Encoding`, of tables.
-        folder: As for `SetTable`.
+        most, folder: As for `SetTable`.
         set_column: The column that says which set a row, or a cell, is of. Other files have none.
         use_rep: As for `open_cells`.
         cofactor, compensate: As for `open_fcs`.
@@ -126,7 +127,7 @@ def open_sets(
         if extra:
             what = "that the model was not fitted with: it knows the features"
             raise table.error(None, f"has a column {extra[0]!r} {what} {encoding.names}")
-    return SetTable(path, features, keep, 1 << 15, folder, ignore, set_column, encoding, missing)
+    return SetTable(path, features, keep, most, folder, ignore, set_column, encoding, missing)
 
 
 def _kind_of(path: Path) -> str:
