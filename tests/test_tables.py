@@ -142,6 +142,41 @@ def test_forms_in_which_others_write_tables(name, tmp_path):
         DECIMAL.reset(token)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "## BD Rhapsody, v1\n# made by hand\nset,x\na,1\nb,2\n",
+        "#Set\tSize\n#STRING\tNUMBER\n#1\t1\nset\tx\na\t1\nb\t2\n",  # cBioPortal
+        "# made by hand\nset\tx\n#q2:types\tnumeric\na\t1\nb\t2\n",
+        "#q2:types\tnumeric\nset\tx\na\t1\nb\t2\n",
+        "set,x,,\na,1,,\nb,2,,\n",
+    ],
+)
+def test_lines_and_columns_that_are_none_of_the_table(text, tmp_path):
+    assert lists(SetTable(text_file(tmp_path, text))) == [("a", [[1]], [1]), ("b", [[2]], [1])]
+    sign = "\t" if "\t" in text else ","
+    with pytest.raises(ValueError, match=f"line {text.count(chr(10)) + 1}: column 'x' is 'word'"):
+        lists(SetTable(text_file(tmp_path, f"{text}c{sign}word\n")))
+
+
+def test_a_header_that_begins_with_a_sign_and_rows_of_no_known_set(tmp_path):
+    path = text_file(tmp_path, "# made by hand\n#set\tx\n#q2:types\tnumeric\nNA\t1\n", "t.tsv")
+    with pytest.warns(UserWarning, match="line 4: column '#set' is 'NA': rows of which nobody knows the set"):
+        assert lists(SetTable(path, set_column="#set")) == [("NA", [[1]], [1])]
+    assert TableFile(text_file(tmp_path, "#set\tx\tz\na\t1\n", "u.tsv")).columns == ["#set", "x", "z"]
+    for name, content, said in (
+        ("t.csv", b"", "is empty: its first line must hold the names"),
+        ("t.csv", b"#set,x\n", "has no column 'set', it has '#set', 'x'"),
+        ("t.csv", gzip.compress(b"set,x\n"), "is compressed: let its name end in .gz"),
+        ("t.csv", b"PAR1\x15\0", "is a Parquet file: let its name end in"),
+        ("t.csv", b"set,x,,\na,1,,7\n", "column 4 has no name, and values"),
+        ("t.xlsx", b"PK\x03\x04", r"must end in .*: save the sheet as CSV \(UTF-8\)"),
+    ):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ValueError, match=said):
+            lists(SetTable(tmp_path / name))
+
+
 def test_values_and_indices_of_parquet(tmp_path):
     frame = pd.DataFrame(
         {
@@ -172,7 +207,7 @@ def test_values_and_indices_of_parquet(tmp_path):
 def test_categories_and_numbers_as_names_over_chunks(numbers, tmp_path):
     names = np.repeat([70, 30, 50], [307, 2, 401])
     elements = np.arange(710) if numbers else pd.Categorical([f"e{i}" for i in range(710)])
-    frame = pd.DataFrame({"set": names if numbers else pd.Categorical(names), "x": 1.5, "element": elements})
+    frame = pd.DataFrame({"set": names * 1.0 if numbers else pd.Categorical(names), "x": 1.5, "element": elements})
     found = list(SetTable(write(frame, tmp_path / "t.parquet"), most=5))
     assert [(s.name, len(s)) for s in found] == [("70", 307), ("30", 2), ("50", 401)]
     assert found[2].names_of_elements(399).tolist() == (["708", "709"] if numbers else ["e708", "e709"])
@@ -416,6 +451,7 @@ def test_labels_in_columns_of_the_table(tmp_path):
         ([[None, None]], "classification"),
         ([["<1%", "1-49%", ">50%"]], "classification"),
         ([[f"{i} mg" for i in range(9)]], "classification"),
+        ([[*map(str, range(21)), "pending"]], "is 'pending', it must be a number, as the others are"),
         ([["1,5", "2,5"]], "is '1,5', it must be a plain number to be learned as one, it is a number with a comma"),
         ([[f"{i}%" for i in range(10)]], "it is a number in percent; --task classification takes classes"),
     ],

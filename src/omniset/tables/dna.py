@@ -16,7 +16,6 @@ from torch import Tensor
 from omniset.runs.progress import Progress
 from omniset.tables.doubts import affix, counted_from
 from omniset.tables.files import TextFile, short
-from omniset.tables.sheets import refuse_other_files
 
 PLAIN = str.maketrans("acgturyswkmbdhvnU", "ACGTTRYSWKMBDHVNT", "-. ")  # gaps of alignments go
 OTHER = re.compile("[^ACGTRYSWKMBDHVN]")
@@ -50,7 +49,7 @@ def name_of(header: str) -> str:
     >>> name_of("seq1;tax=d:Bacteria,s:Bacillus subtilis; from soil")
     'seq1'
     """
-    return header.split(None, 1)[0].partition(ANNOTATION)[0]
+    return "".join(header.split(None, 1)[:1]).partition(ANNOTATION)[0]
 
 
 class EmptyFileError(ValueError):
@@ -69,7 +68,7 @@ class SequenceFile(TextFile):
     longest = 1 << 30  # bytes of a line: a chromosome may be one
 
     def __iter__(self) -> Iterator[Record]:
-        refuse_other_files(self)
+        self.refuse_other_kinds()
         lines = self.lines()
         first = next(((row, line) for row, line in lines if line.strip()), None)
         if first is None:
@@ -115,8 +114,7 @@ class SequenceFile(TextFile):
         return bases
 
     def _record(self, row: int, header: str, bases: str) -> Record:
-        words = header[1:].split(None, 1)
-        if not words or not (name := words[0].partition(ANNOTATION)[0]):
+        if not (name := name_of(header[1:])):
             raise self.error(row, "has no name behind its first character")
         return Record(name, bases, row, header[1:])
 
