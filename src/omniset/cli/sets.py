@@ -7,25 +7,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from omniset.cli.options import Saving, given, split, takes
+from omniset.cli.options import Function, Saving, given, split, takes
 from omniset.cli.parts import find, in_parts
 from omniset.estimators.options import SetOptions
 from omniset.options import option, options
 
 TABLES = (".parquet", ".csv", ".tsv")
-SETS = (
-    *TABLES,
-    ".h5ad",
-    ".zarr",
-    ".fcs",
-    ".biom",
-    ".h5",
-    ".hdf5",
-    ".npy",
-    ".npz",
-    ".pt",
-    ".txt",
-)  # that a folder of parts may hold
+# That a folder of parts may hold.
+SETS = (*TABLES, ".h5ad", ".zarr", ".fcs", ".biom", ".h5", ".hdf5", ".npy", ".npz", ".pt", ".txt")
 PREDICTING = ("max_elements", "device", "progress")
 # What the shell has no use for: what another option, or the labels, say, and settings of networks for Python.
 # Of `SetOptions`: how networks are trained and computed in detail, which no result told to choose, and what is said
@@ -85,6 +74,12 @@ def _each_set_once(made: Mapping[str, Path], out: Path) -> list[str]:
 
 
 of_many = in_parts("sets", _parts, endings=TABLES, join=_each_set_once)
+
+
+def of_model(command: Function) -> Function:
+    """A command that uses a model: with what may differ from its fit."""
+    command = takes(SetOptions, *PREDICTING, as_at_fit=True)(takes(Saving)(command))
+    return takes(Reading, "set_column", as_at_fit=True)(takes(Reading, "vectors")(command))
 
 
 @takes(Reading)
@@ -228,10 +223,7 @@ def fit(
 
 
 @of_many
-@takes(Reading, "set_column", as_at_fit=True)
-@takes(Reading, "vectors")
-@takes(SetOptions, *PREDICTING, as_at_fit=True)
-@takes(Saving)
+@of_model
 def predict(sets: Path, model: Path = Path("run"), out: Path = Path("predictions.csv"), **options: Any) -> None:
     """Predict the sets of a table, and write as they are read.
 
@@ -253,10 +245,7 @@ def predict(sets: Path, model: Path = Path("run"), out: Path = Path("predictions
 
 
 @of_many
-@takes(Reading, "set_column", as_at_fit=True)
-@takes(Reading, "vectors")
-@takes(SetOptions, *PREDICTING, as_at_fit=True)
-@takes(Saving)
+@of_model
 def embed(sets: Path, model: Path = Path("run"), out: Path = Path("vectors.csv"), **options: Any) -> None:
     """Write each set of a table as a vector, which other tools can group, draw or learn from.
 
@@ -279,10 +268,7 @@ def embed(sets: Path, model: Path = Path("run"), out: Path = Path("vectors.csv")
     commands.write_each(estimator, vectors, sets, out, reading, ("embedding", made))
 
 
-@takes(Reading, "set_column", as_at_fit=True)
-@takes(Reading, "vectors")
-@takes(SetOptions, *PREDICTING, as_at_fit=True)
-@takes(Saving)
+@of_model
 def evaluate(
     sets: Path,
     target: Path | None = None,
@@ -348,10 +334,7 @@ def evaluate(
 
 
 # jsonargparse looks a function up by name in the package, and `omniset.explain` is a module that loads PyTorch.
-@takes(Reading, "set_column", as_at_fit=True)
-@takes(Reading, "vectors")
-@takes(SetOptions, *PREDICTING, as_at_fit=True)
-@takes(Saving)
+@of_model
 def explain_sets(
     sets: Path,
     model: Path = Path("run"),

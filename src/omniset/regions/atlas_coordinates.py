@@ -25,10 +25,12 @@ from omniset.regions.files import (
     counts_only,
     ids_of,
     is_text,
+    name_columns,
     name_of,
     path_of,
     read_parquet,
     sheet_of,
+    sided,
     text_of,
 )
 from omniset.tables.files import listed, short
@@ -46,7 +48,8 @@ SMALL, MAN = 20, (50, 150)  # mm: the largest of a mouse or a rat at most, and o
 UNITS = {"m": 1e3, "cm": 10.0, "um": 1e-3}
 HUMAN = re.compile(r"\d+Networks_|bankssts|supramarginal|_ROI$")  # names of his atlases
 SIGNS = {"L": -1, "R": 1}
-CODES = ({"0", "1"}, {"1", "2"})  # of hemispheres
+CODES = ({"0", "1"}, {"1", "2"}, {"-1", "1"})  # of hemispheres
+NODE = ("x", "y", "z", "color", "size", "label")  # columns of BrainNet Viewer's files, which have no header
 WRONG = 0.1, 1 / 3, 0.9  # of the regions in the wrong hemisphere, from which on it is said, refused, x is turned
 SURE = 20  # regions that are enough to refuse by
 SCHAEFER = re.compile(r"\d+Networks_[LR]H_([A-Za-z]+)(_\w+)?")
@@ -99,16 +102,8 @@ STRUCTURES = (CORTEX, SUBCORTEX)
 def read_coordinates(source: Any, *, regions: Sequence[str] | None = None) -> pd.DataFrame:
     """Read where regions are.
 
-    Columns are found by their titles, in upper or lower case:
-
-    | what | titles |
-    |---|---|
-    | places, in mm | mni_x, mni_y, mni_z; x_mni, y_mni, z_mni; x, y, z; r, a, s |
-    | name | region, label, name, roi, id; else the index, or the first column |
-    | hemisphere | hemisphere, hemi: L, LH, left; R, RH, right; B, M or nothing for none |
-    | network | network, network_label, yeo7; else the names of Schaefer's atlas (7Networks_LH_Vis_1: Vis); else \
-structure; else `cortex` (cortex or subcortex) |
-    | structure | structure, as far as it tells cortex from what is below it; else `cortex`, true or false |
+    Columns are found by their titles, see "What is read" in docs/regions.md: x, y, z; region; hemisphere; network,
+    else that of Schaefer's names (7Networks_LH_Vis_1: Vis), else the structure; structure, or cortex, true or false.
 
     A region whose hemisphere no column tells has the one that its name does (LH, RH, L_, _R, left, ...), else that of
     the sign of x.
@@ -139,7 +134,15 @@ structure; else `cortex` (cortex or subcortex) |
         raise ValueError(f"{name}: must have columns x, y, z (or mni_x, ...; x_mni, ...), it has {listed(titles)}")
     if not columns or not columns[0]:
         raise ValueError(f"{name} has no rows below its header")
-    names = _coordinate_names(columns, titles, at, [at[title] for title in places], name, set(ids_of(regions or ())))
+
+    def column(*titles: str) -> list[str] | None:
+        """The first that is there."""
+        return next((columns[at[title]] for title in titles if title in at), None)
+
+    notes: list[str] = []
+    sides = column("hemisphere", "hemi")
+    names = _coordinate_names(columns, titles, [at[title] for title in places], name, set(ids_of(regions or ())))
+    check_names(names := sided(names, sides, notes, name), name)
     values = np.empty((len(names), 3))
     for axis, title in enumerate(places):
         for number, text in enumerate(columns[at[title]]):
@@ -150,14 +153,8 @@ structure; else `cortex` (cortex or subcortex) |
                     f"{name}: region {names[number]!r}: {titles[at[title]]} is {entry}, it must be a finite number"
                 )
             values[number, axis] = value
-
-    def column(*titles: str) -> list[str] | None:
-        """The first that is there."""
-        return next((columns[at[title]] for title in titles if title in at), None)
-
-    notes: list[str] = []
     _in_mm(values, names, name, notes)
-    sides = _hemispheres(column("hemisphere", "hemi"), names, values, name, notes)
+    sides = _hemispheres(sides, names, values, name, notes)
     frame = pd.DataFrame(values, index=pd.Index(names, name="region"), columns=["x", "y", "z"])
     frame["hemisphere"] = sides
     nothing = [""] * len(names)
@@ -231,7 +228,10 @@ def _coordinates_table(source: Any, name: str) -> tuple[list[str], list[list[str
         path = path_of(source)
         if is_text(path):
             sheet = sheet_of(path)
-            return sheet.titles, [list(column) for column in zip(*(fields for _, fields in sheet.whole()), strict=True)]
+            titles, rows = sheet.titles, [fields for _, fields in sheet.whole()]
+            if path.suffix.lower() == ".node":
+                titles, rows = list(NODE[: len(titles)]), [titles, *rows]
+            return titles, [list(column) for column in zip(*rows, strict=True)]
         if path.suffix.lower() != ".parquet":
             raise ValueError(f"{name}: the name must end in {TABLES}")
         source = read_parquet(path)
@@ -246,9 +246,9 @@ def _coordinates_table(source: Any, name: str) -> tuple[list[str], list[list[str
 
 
 def _coordinate_names(
-    columns: list[list[str]], titles: list[str], at: dict[str, int], places: list[int], name: str, known: set[str]
+    columns: list[list[str]], titles: list[str], places: list[int], name: str, known: set[str]
 ) -> list[str]:
-    candidates = [at[title] for title in TITLES if title in at]
+    candidates = name_columns(titles)
     counted = columns[0] == [str(i) for i in range(len(columns[0]))]
     if not titles[0] and not counted:  # an index without a title
         candidates.insert(0, 0)
@@ -258,9 +258,7 @@ def _coordinate_names(
         raise ValueError(f"{name}: must have a column of names of the regions, called {', '.join(TITLES)}")
     spelled = [ids_of(columns[number]) for number in candidates]
     whole = [names for names in spelled if len(set(names)) == len(names) and "" not in names]
-    names = max(whole or spelled[:1], key=lambda names: sum(one in known for one in names))
-    check_names(names, name)
-    return names
+    return max(whole or spelled[:1], key=lambda names: sum(one in known for one in names))
 
 
 def _hemispheres(
@@ -269,9 +267,10 @@ def _hemispheres(
     """Of a column, else of names, else of the sign of x, which may be turned."""
     told = [hemisphere_of_name(region) for region in names]
     words: dict[str, str] = HEMISPHERES
-    if given is not None and set(given) in CODES:
+    given = None if given is None else [re.sub(r"\.0*$", "", text) for text in given]
+    if given is not None and set(given) - {""} in CODES:
         signs = np.array([SIGNS.get(side, np.sign(x)) for side, x in zip(told, values[:, 0], strict=True)])
-        lean = {code: signs[np.array(given) == code].mean() for code in set(given)}
+        lean = {code: signs[np.array(given) == code].mean() for code in set(given) - {""}}
         left, right = sorted(lean, key=lambda code: lean[code])
         if lean[left] < -WRONG[2] < WRONG[2] < lean[right]:
             words = HEMISPHERES | {left: "L", right: "R"}
