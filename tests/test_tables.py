@@ -15,7 +15,7 @@ import torch
 from omniset import SetClassifier
 from omniset.core.disk import DiskRows
 from omniset.core.sets import Sets
-from omniset.estimators.commands import Labels
+from omniset.estimators.commands import Labels, warn_of_features
 from omniset.microbiomes.samples import Samples, write_samples
 from omniset.tables import LabelFile, SetTable, TableFile, TableWriter, collect
 from omniset.tables.labels import ROW, as_numbers, choose_task, column_labels, doubts_of_classes, require_choice
@@ -493,9 +493,8 @@ def test_a_feature_that_is_the_label(case, tmp_path, recwarn):
     table = pd.DataFrame({"set": [f"s{i}" for i in rows], "f": feature[rows], "cell_id": rows * 7 % 31 + 0.5})
     table.to_csv(tmp_path / "t.csv", index=False)
     pd.DataFrame({"set": [f"s{i}" for i in NUMBERS], "label": label}).to_csv(tmp_path / "l.csv", index=False)
-    Labels(LabelFile(tmp_path / "l.csv"), None, None, "error").read(
-        open_sets(tmp_path / "t.csv"), "set", tmp_path, False
-    )
+    sets, labels = open_sets(tmp_path / "t.csv"), Labels(LabelFile(tmp_path / "l.csv"), None, None, "error")
+    warn_of_features(sets, *labels.read(sets, "set", tmp_path, False)[:2], "set")
     warned = [str(warning.message) for warning in recwarn]
     assert any("feature 'cell_id' looks like an identifier" in text for text in warned)
     assert any(said in text for text in warned) if said else len(warned) == 1

@@ -121,13 +121,9 @@ class Labels:
         named = [str(one.name) for one in (sets[number] for number in range(len(sets))) if is_empty(one)]
         warn_of_empty(named, len(sets), str(table.file.path))
         if self.file is None:
-            values, groups = column_labels(table.file, sets, columns, self.columns or [], self.group, level)
-        else:
-            aligned = self.file.align(sets, table.file, columns.get("element"), self.unused)
-            values, groups = aligned[self.file.columns], self.file.groups(sets)
-        for doubt in [*_identifiers(table.features), *(_leaks(sets, values) if level == "set" else ())]:
-            warnings.warn(f"{table.file.path}: {doubt}", stacklevel=2)
-        return sets, values, groups
+            return sets, *column_labels(table.file, sets, columns, self.columns or [], self.group, level)
+        aligned = self.file.align(sets, table.file, columns.get("element"), self.unused)
+        return sets, aligned[self.file.columns], self.file.groups(sets)
 
     def task(self, values: pd.DataFrame, source: Origin, task: str, level: str) -> tuple[Task, pd.DataFrame, str]:
         """What is learned, the targets that it is learned from, and a sentence on it."""
@@ -155,9 +151,13 @@ class Labels:
         return as_numbers(self.file, values, source)
 
 
-def _identifiers(features: Sequence[str]) -> Iterator[str]:
-    if found := [name for name in features if IDENTIFIER.fullmatch(name)]:
-        yield f"feature {found[0]!r} looks like an identifier, which says nothing of new sets: --ignore {found[0]}"
+def warn_of_features(table: SetTable | StoredSets, sets: Sets, values: pd.DataFrame, level: str) -> None:
+    """Of those that are hardly meant: called as an identifier, or each alone what is to be predicted of sets."""
+    doubts = [*_leaks(sets, values)] if level == "set" else []
+    if found := [name for name in table.features if IDENTIFIER.fullmatch(name)]:
+        doubts.append(f"feature {found[0]!r} looks like an identifier, which says nothing of new sets")
+    for doubt in doubts:
+        warnings.warn(f"{table.file.path}: {doubt}: --ignore leaves it out", stacklevel=2)
 
 
 def _leaks(sets: Sets, values: pd.DataFrame) -> Iterator[str]:
@@ -177,7 +177,7 @@ def _leaks(sets: Sets, values: pd.DataFrame) -> Iterator[str]:
                 line = kinds > len(looked) / 3 and abs(np.corrcoef(column, numbers)[0, 1]) > 1 - 1e-9
             if told or line:
                 where = f"of all {len(looked):,} sets, in their first elements"
-                yield f"feature {name!r} alone tells {target!r} {where}: leave it out if it is what is to be predicted"
+                yield f"feature {name!r} alone tells {target!r} {where}, as if it were that"
                 break
 
 
