@@ -15,6 +15,7 @@ import torch
 from omniset import SetClassifier
 from omniset.core.disk import DiskRows
 from omniset.core.sets import Sets
+from omniset.estimators.commands import Labels, warn_of_features
 from omniset.microbiomes.samples import Samples, write_samples
 from omniset.tables import LabelFile, SetTable, TableFile, TableWriter, collect
 from omniset.tables.labels import ROW, as_numbers, choose_task, column_labels, doubts_of_classes, require_choice
@@ -509,3 +510,26 @@ def test_numbers_and_choices(tmp_path):
     for values, message in ((["u", None], "'k' is 'u' wherever it is known"), ([None, None], "'k' is empty")):
         with pytest.raises(ValueError, match=f"sets.csv: column {message}: nothing to learn"):
             require_choice(None, pd.DataFrame({"k": values}), source)
+
+
+NUMBERS = np.arange(24)
+LEAKS = {  # a feature of 24 sets of two elements, the label, and what is said
+    "a class": (NUMBERS % 2 * 5, NUMBERS % 2, "feature 'f' alone tells 'label' of all 24 sets"),
+    "a line": (NUMBERS * 1.5 + 2, NUMBERS * 0.5, "feature 'f' alone tells 'label' of all 24 sets"),
+    "one of them not": (NUMBERS % 2 * (NUMBERS > 1), NUMBERS % 2, None),
+    "of each set its own": (NUMBERS * 1.5, NUMBERS % 2, None),
+}
+
+
+@pytest.mark.parametrize("case", LEAKS)
+def test_a_feature_that_is_the_label(case, tmp_path, recwarn):
+    feature, label, said = LEAKS[case]
+    rows = np.repeat(NUMBERS, 2)
+    table = pd.DataFrame({"set": [f"s{i}" for i in rows], "f": feature[rows], "cell_id": rows * 7 % 31 + 0.5})
+    table.to_csv(tmp_path / "t.csv", index=False)
+    pd.DataFrame({"set": [f"s{i}" for i in NUMBERS], "label": label}).to_csv(tmp_path / "l.csv", index=False)
+    sets, labels = open_sets(tmp_path / "t.csv"), Labels(LabelFile(tmp_path / "l.csv"), None, None, "error")
+    warn_of_features(sets, *labels.read(sets, "set", tmp_path, False)[:2], "set")
+    warned = [str(warning.message) for warning in recwarn]
+    assert any("feature 'cell_id' looks like an identifier" in text for text in warned)
+    assert any(said in text for text in warned) if said else len(warned) == 1

@@ -62,10 +62,6 @@ class Reading:
     )
 
 
-def _parts(arguments: dict[str, Any]) -> list[Path]:
-    return find(arguments["sets"], SETS, "sets")
-
-
 def _each_set_once(made: Mapping[str, Path], out: Path) -> list[str]:
     from omniset.cli import joined
 
@@ -73,7 +69,7 @@ def _each_set_once(made: Mapping[str, Path], out: Path) -> list[str]:
     return []
 
 
-of_many = in_parts("sets", _parts, endings=TABLES, join=_each_set_once)
+of_many = in_parts("sets", lambda given: find(given["sets"], SETS, "sets"), endings=TABLES, join=_each_set_once)
 
 
 def of_model(command: Function) -> Function:
@@ -183,6 +179,7 @@ def fit(
         in_columns = table.level if times is None else "set"
         of = file.level if file is not None else in_columns if level == "auto" else level
         collection, values, groups = labels.read(table, of, folder.path, draft.progress)
+        commands.warn_of_features(table, collection, values, of)
         chosen, values, in_words = labels.task(values, table.file, task, of)
         model = commands.MAKERS[chosen](**arguments | {"level": of})
         folder.settle(type(model).__name__)

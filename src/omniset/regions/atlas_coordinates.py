@@ -17,8 +17,9 @@ from jaxtyping import Float, Int
 
 from omniset.core.features import MISSING
 from omniset.lazy import needs
-from omniset.regions.data import LEFT, RIGHT, Regions
+from omniset.regions.data import Regions
 from omniset.regions.files import (
+    SIDES,
     TABLES,
     TITLES,
     check_names,
@@ -40,9 +41,7 @@ PLACES = (
     *(tuple(form.format(axis) for axis in "xyz") for form in ("mni_{}", "{}_mni", "{}")),
     ("r", "a", "s"),  # right, anterior, superior
 )
-HEMISPHERES = {"l": "L", "lh": "L", "left": "L", "r": "R", "rh": "R", "right": "R"} | dict.fromkeys(
-    (*MISSING, "b", "both", "bilateral", "m", "midline"), ""
-)
+HEMISPHERES = SIDES | dict.fromkeys((*MISSING, "b", "both", "bilateral", "m", "midline"), "")
 BRAIN = 3, 300  # mm, of a mouse and of a man: the largest coordinate lies between
 SMALL, MAN = 20, (50, 150)  # mm: the largest of a mouse or a rat at most, and of a man's brain
 UNITS = {"m": 1e3, "cm": 10.0, "um": 1e-3}
@@ -74,7 +73,6 @@ NAMES = "schaefer_100, schaefer_200 to schaefer_1000 (with _17: 17 networks), " 
 CORTEX, SUBCORTEX = "cortex", "subcortex"
 FLAGS = dict.fromkeys(("true", "1", "1.0", "yes", "cortex"), CORTEX)  # of a column cortex
 FLAGS |= dict.fromkeys(("false", "0", "0.0", "no", "subcortex"), SUBCORTEX)
-SIDE_WORDS = ("lh", "rh", "left", "right", "l", "r")
 GLUED = re.compile("^[LR](?=[A-Z]?[a-z])|(?<=[a-z])[LR]$")  # Lthal, RHippocampus, PutamenL
 # Whole words that tell it wherever they stand. Parts of words do not: caudalmiddlefrontal, ParaHippocampal.
 WORDS = re.compile(
@@ -95,8 +93,7 @@ CASED = re.compile(
     r"([apml]?(HIP|AMY|THA|GP|PUT|CAU)|NAc)( ([DV][AP](m|l|s|ia|ip)?|head|body|tail|shell|core|[lm]\d?))*"
     r"|[mlrc]?(Amyg|Hipp)|BG|[vd]Ca|(vm|dl)Pu|NAC|(mPF|mPM|S|rT|PP|O|cT|lPF)tha|Pu|Ca|EXA|RN|PBP|VeP|HN|HTH|MN|LC"
 )
-SIDES = {"left": LEFT, "right": RIGHT}
-STRUCTURES = (CORTEX, SUBCORTEX)
+PARTS = (("left", "right"), (CORTEX, SUBCORTEX))  # of the brain
 
 
 def read_coordinates(source: Any, *, regions: Sequence[str] | None = None) -> pd.DataFrame:
@@ -385,7 +382,7 @@ def structure_of_name(name: str) -> str:
         >>> [structure_of_name(n) for n in ("Lhippo", "L_parahippocampal", "pGP-rh", "L_PGp_ROI")]
         ['subcortex', 'cortex', 'subcortex', 'cortex']
     """
-    words = [word for word in re.findall("[A-Za-z0-9]+", name) if not word.isdigit() and word.lower() not in SIDE_WORDS]
+    words = [word for word in re.findall("[A-Za-z0-9]+", name) if not word.isdigit() and word.lower() not in SIDES]
     lower = [word.lower() for word in words]
     if "ctx" in lower or any(word.endswith("networks") for word in lower):  # ctx-lh-cuneus, 7Networks_LH_Vis_1
         return CORTEX
@@ -427,13 +424,13 @@ def groups_of(regions: Regions) -> list[str]:
 
 def check_parts(only: Sequence[str]) -> None:
     """Raise ValueError where these are no parts of the brain, or both of a kind."""
-    known = (*SIDES, *STRUCTURES)
+    known = (*PARTS[0], *PARTS[1])
     if isinstance(only, str):
         raise ValueError(f"only must be a sequence of {', '.join(known)}; got the text {only!r}")
     for part in only:
         if part not in known:
             raise ValueError(f"only must be out of {', '.join(known)}; got {part!r}")
-    for kind in (tuple(SIDES), STRUCTURES):
+    for kind in PARTS:
         if set(kind) <= set(only):
             raise ValueError(f"only must have one of {' and '.join(kind)}, got both: leave both out for all regions")
 
@@ -451,8 +448,8 @@ def within(regions: Regions, only: Sequence[str]) -> Int[np.ndarray, " rows"]:
     """
     inside = np.ones(len(regions), dtype=bool)
     for part in only:
-        if part in SIDES and not any(regions.hemisphere or ()):
+        side = SIDES.get(part)
+        if side and not any(regions.hemisphere or ()):
             raise ValueError(f"only={part}: the hemisphere is not known of any region: give coordinates")
-        of_region = regions.hemisphere if part in SIDES else groups_of(regions)
-        inside &= np.array(of_region) == SIDES.get(part, part)
+        inside &= np.array(regions.hemisphere if side else groups_of(regions)) == (side or part)
     return np.flatnonzero(inside)

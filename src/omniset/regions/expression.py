@@ -87,15 +87,13 @@ def read_expression(
             is there twice or has no name; no regions, no genes; a file cut off, damaged or of another format.
     """
     known = set(ids_of(regions or ()))
-    if isinstance(source, Mapping):
-        donors = [(one, name_of(one, f"expression of donor {key!r}")) for key, one in source.items()]
-    elif isinstance(source, list | tuple):
-        donors = [(one, name_of(one, f"expression of donor {number}")) for number, one in enumerate(source, 1)]
-    else:
+    if not isinstance(source, Mapping | list | tuple):
         return _expression(source, name_of(source, "expression"), aliases or {}, known)
-    if not donors:
+    donors = source.items() if isinstance(source, Mapping) else enumerate(source, 1)
+    named = [(one, name_of(one, f"expression of donor {key!r}")) for key, one in donors]
+    if not named:
         raise ValueError("expression must be of one donor at least, it is an empty list")
-    expressions = [_expression(one, name, aliases or {}, known) for one, name in donors]
+    expressions = [_expression(one, name, aliases or {}, known) for one, name in named]
     return expressions[0] if len(expressions) == 1 else _mean_of_donors(expressions)
 
 
