@@ -19,6 +19,7 @@ from omniset.estimators.commands import Labels, warn_of_features
 from omniset.microbiomes.samples import Samples, write_samples
 from omniset.tables import LabelFile, SetTable, TableFile, TableWriter, collect
 from omniset.tables.labels import ROW, as_numbers, choose_task, column_labels, doubts_of_classes, require_choice
+from omniset.tables.reading import open_sets
 from omniset.tables.spreadsheets import DECIMAL, SAFE
 
 TEXT = [f".{kind}{packed}" for kind in ("csv", "tsv") for packed in ("", ".gz", ".bz2", ".xz")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import tempfile
 import warnings
@@ -46,6 +47,8 @@ from omniset.tables.survival import as_survival
 from omniset.training import artefacts
 from omniset.trials.comparison import HOLDS
 
+IDENTIFIER = re.compile(r"(.+[_ .-])?(id|barcode|uuid)", re.IGNORECASE)  # columns that are hardly features
+SURE, LOOKED = 20, 1_000  # sets, at least and at most, of which is asked whether a feature tells the label
 OUT_OF_FOLD, FEATURES, SCORES = "out_of_fold.csv", "features.csv", "scores.csv.gz"
 MAKERS: dict[str, type[SetEstimator]] = {
     "classification": SetClassifier,
