@@ -342,7 +342,8 @@ def _spelled(sources: list[Source], column: str | None) -> list[list[str]]:
 
 def _of_genes(names: list[str]) -> bool:
     common = COMMON.intersection(name.upper() for name in names)
-    return len(common) > 2 or np.mean([bool(GENE.fullmatch(name)) for name in names[:1000]]) > 0.9
+    shown = names[:1000]
+    return len(common) > 2 or sum(bool(GENE.fullmatch(name)) for name in shown) > 0.9 * len(shown)
 
 
 def _column_of_var(source: Source, column: str) -> list[str]:
