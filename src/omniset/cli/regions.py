@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from omniset.cli.options import Saving, given, needed, takes
+from omniset.cli.options import Saving, chosen, given, needed, takes
 from omniset.cli.options import split as words
 from omniset.options import Computing
 from omniset.regions.options import PredictorOptions, Reading
@@ -238,7 +238,7 @@ def evaluate(
 
     files = Files(expression, connectivity, coordinates, aliases)
     predictor = ConnectivityPredictor() if model is None else ConnectivityPredictor.load(model)
-    predictor.set_params(**{n: value for n, value in given(PredictorOptions, options).items() if value is not None})
+    predictor.set_params(**chosen(PredictorOptions, options))
     predictor.check_arguments()  # before a folder of rows is made
     about: dict[str, Any] = {"reads": [*files, model], "resume": resume}
     with working_folder(out, "regions", "evaluation", seed=predictor.seed, **about) as folder:
