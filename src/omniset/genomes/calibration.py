@@ -310,10 +310,13 @@ def deviations(ways: Sequence[Noisy], judged: Bool[np.ndarray, " genomes"]) -> t
     and Shafer, "Algorithmic learning in a random world", 2005). Genomes of each way count alike.
 
     Args:
-        judged: By which genomes, see `_judged`; by all where it is by none.
+        judged: By which genomes, see `_judged`: those that are whole, else these, else all.
     """
     off = np.concatenate([(way.truth.sum(1) - way.shown.sum(1)) / uncertain(way.shown, way.observed) for way in ways])
-    off = off[np.tile(judged, len(ways))] if judged.any() else off
+    hidden = ways[0].hidden
+    whole = judged if hidden is None else judged & ~hidden.any(1)
+    by = next((some for some in (whole, judged) if some.any()), ~judged)
+    off = off[np.tile(by, len(ways))]
     at = min(math.ceil(CENTRAL * (len(off) + 1)), len(off)) - 1
     below, above = (max(float(np.sort(side)[at]), 0.0) for side in (-off, off))
     return below, above

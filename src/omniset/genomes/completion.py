@@ -35,7 +35,7 @@ MEANING = {
     "components": "what principal components of its families say",
     "context": "what the set of all its families says",
     "evidence": "that it {seen}, at this completeness and contamination",
-    "shift": "how often such families, not observed, are there all the same",
+    "shift": "how often such families, not observed, are there all the same, and how many must be",
 }
 
 # Galperin et al., "COG database update: focus on microbial diversity, model organisms, and widespread pathogens", 2021.
@@ -412,8 +412,8 @@ def none_removed(summary: pd.DataFrame) -> list[str]:
         return []
     return [
         f"nothing was cleaned: about {foreign:,.0f} of {summary['observed'].sum():,} observed families are expected to "
-        "be foreign, but each of them is more probably the genome's own, since next to every family that is observed "
-        "is; the least probable ones are the suspects, and contigs, where a file tells them, are judged as a whole"
+        "be foreign, but each by itself is more probably the genome's own, as next to all that are observed are. The "
+        "least probable ones are the suspects; contigs, where a file tells them, are judged as a whole"
     ]
 
 
