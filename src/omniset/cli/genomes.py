@@ -127,9 +127,10 @@ def _one_summary(made: Mapping[str, Path], out: Path) -> list[str]:
 
 def _counted(summary: Any) -> str:
     added, removed, far = (int(summary[column].sum()) for column in ("added", "removed", "far"))
-    genomes = f"{len(summary):,} genomes: {added:,} families added, {removed:,} removed"
-    foreign = f"of about {summary['foreign'].sum():,.0f} that are foreign"
-    return f"{genomes} {foreign}; {far:,} genomes far from the references"
+    genomes, foreign = f"{len(summary):,} genomes: {added:,} families added", f"{summary['foreign'].sum():,.0f}"
+    return (
+        f"{genomes}, {removed:,} removed of about {foreign} that are foreign; {far:,} genomes far from the references"
+    )
 
 
 @in_parts("table", _parts, join=_one_summary, joined=("summary.",))
@@ -193,9 +194,7 @@ def complete(
         file = GenomeFile(table, format=format, identifiers=identifiers, known=completer.families_)
         how: dict[str, Any] = {"threshold": threshold, "precision": precision, "detection": detection}
         completions = completer.completions(file, stated, **how, together=together)
-        pathways = None
-        if modules is not None:
-            pathways = Modules(read_modules(modules), completer.families_, completer.asked_)
+        pathways = None if modules is None else Modules(read_modules(modules), completer.families_, completer.asked_)
         cohort = Cohort(completer.families_, completer.vocabulary_)
         with ExitStack() as stack:  # the tables appear together, or not at all
             writers: dict[str, TableWriter] = {}

@@ -144,7 +144,8 @@ def calibrate(
     Args:
         references: By which novelty is told. None: the method's.
     """
-    levels, accessory = [], []
+    levels: list[Level] = []
+    accessory: list[Level] = []
     groups, rows = genomes.clades.groups[genomes.validation], genomes.validation
     for number, level in enumerate(LEVELS):
         judged = _judged(genomes, level[0])

@@ -170,7 +170,7 @@ class GenomeCompleter(CompleterOptions, Estimator):
         main = suite[self.architecture]
         levels = calibration.calibrate(main, genomes, self.seed, device, suite.references)
         self.levels_, self.accessory_levels_ = levels
-        kept, families = calibration.asked(main, genomes, self.seed, device), pd.Index(vocabulary["family"])
+        answers, families = calibration.asked(main, genomes, self.seed, device), pd.Index(vocabulary["family"])
         asked = genomes.validation
         notes = [*clades.notes(), *_of_incomplete(stated, lack, everything, levels[0])]
         if len(asked) < len(validation):
@@ -184,7 +184,7 @@ class GenomeCompleter(CompleterOptions, Estimator):
         at = families.get_indexer(vocabulary["family"])  # -1 of a new one, which is absent
         suite.said, suite.true = (
             torch.from_numpy(np.where(at < 0, nothing, of[:, at]).astype(of.dtype))
-            for of, nothing in zip(kept, (-127, False), strict=True)
+            for of, nothing in zip(answers, (-127, False), strict=True)
         )
         self.network_ = suite.to("cpu")
         self._set_vocabulary(vocabulary)

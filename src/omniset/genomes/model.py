@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -118,12 +118,13 @@ class Predictions:
 
     @classmethod
     def joined(cls, several: Sequence[Predictions]) -> Predictions:
-        columns = zip(*(vars(one).values() for one in several), strict=True)
-        return cls(*(None if column[0] is None else torch.cat(column) for column in columns))
+        columns: dict[str, Any] = {name: [vars(one)[name] for one in several] for name in vars(several[0])}
+        return cls(**{name: None if some[0] is None else torch.cat(some) for name, some in columns.items()})
 
     def of(self, rows: Bool[Tensor, " pairs"]) -> Predictions:
         """Some of them."""
-        return Predictions(*(None if column is None else column[rows] for column in vars(self).values()))
+        columns: dict[str, Any] = vars(self)
+        return Predictions(**{name: None if column is None else column[rows] for name, column in columns.items()})
 
     def losses(self, mixture: Float[Tensor, "parameters facts"]) -> Float[Tensor, " pairs"]:
         """Cross-entropy of what a mixture says."""

@@ -650,10 +650,11 @@ def weigh_completeness(model: Mixture, genomes: Genomes, seed: int, device: torc
         for some, batch, recovery in degraded(genomes, genomes.validation, level, "known", seed * 1000 + 600 + at):
             observed, counts = batch.to(device), torch.from_numpy(genomes.counts[some].toarray()).to(device)
             odds, w = model(observed), of_clade[first : first + len(some)]
-            p, kept = odds.sigmoid() * ~observed.present, 1.0
+            p, kept = odds.sigmoid() * ~observed.present, torch.ones_like(odds)
             if genomes.itself is not None:
                 kept = 1 - model.noise.hidden(observed.present, recovery.to(device))
-            expected = torch.lerp(*model.missing(odds, observed), weights).exp() * (p * kept).sum(1) / p.sum(1)
+            summed, by_quality = model.missing(odds, observed)
+            expected = torch.lerp(summed, by_quality, weights).exp() * (p * kept).sum(1) / p.sum(1)
             said += (w * expected).sum(1)
             there += (w * ((counts > 0) & ~observed.present).sum(1)).sum()
             first += len(some)
