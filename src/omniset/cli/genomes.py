@@ -128,9 +128,7 @@ def _one_summary(made: Mapping[str, Path], out: Path) -> list[str]:
 def _counted(summary: Any) -> str:
     added, removed, far = (int(summary[column].sum()) for column in ("added", "removed", "far"))
     genomes, foreign = f"{len(summary):,} genomes: {added:,} families added", f"{summary['foreign'].sum():,.0f}"
-    return (
-        f"{genomes}, {removed:,} removed of about {foreign} that are foreign; {far:,} genomes far from the references"
-    )
+    return f"{genomes}, {removed:,} removed of about {foreign} that are foreign; {far:,} far from the references"
 
 
 @in_parts("table", _parts, join=_one_summary, joined=("summary.",))

@@ -118,13 +118,14 @@ class Predictions:
 
     @classmethod
     def joined(cls, several: Sequence[Predictions]) -> Predictions:
-        columns: dict[str, Any] = {name: [vars(one)[name] for one in several] for name in vars(several[0])}
-        return cls(**{name: None if some[0] is None else torch.cat(some) for name, some in columns.items()})
+        columns = zip(*(vars(one).values() for one in several), strict=True)
+        joined: list[Any] = [None if column[0] is None else torch.cat(column) for column in columns]
+        return cls(*joined)
 
     def of(self, rows: Bool[Tensor, " pairs"]) -> Predictions:
         """Some of them."""
-        columns: dict[str, Any] = vars(self)
-        return Predictions(**{name: None if column is None else column[rows] for name, column in columns.items()})
+        some: list[Any] = [None if column is None else column[rows] for column in vars(self).values()]
+        return Predictions(*some)
 
     def losses(self, mixture: Float[Tensor, "parameters facts"]) -> Float[Tensor, " pairs"]:
         """Cross-entropy of what a mixture says."""
