@@ -5,6 +5,7 @@ NAMES = (
     "exactness",
     "author",
     "demo",
+    "examples",
     "speed",
     "encoders",
     "grid",

@@ -10,6 +10,7 @@ from pathlib import Path
 from benchmarks.results import record
 from benchmarks.speed import busy
 from omniset.cli import WAITS
+from omniset.regions.data import simulate, write_tables
 
 REGIONS, GENES = 120, 200
 AWAKE = {"GOMP_SPINCOUNT": "300000"}  # what GNU's OpenMP takes by itself where it has a processor per thread
@@ -19,7 +20,7 @@ def main(seed: int = 0) -> None:
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        omniset(root, {}, "simulate", f"--regions={REGIONS}", f"--genes={GENES}", f"--seed={seed}", "--out=brain")
+        write_tables(root / "brain", simulate(REGIONS, GENES, seed))
         for others in (0, os.cpu_count() or 1):
             with busy(others):
                 row = {"others": others, "awake": fit(root, AWAKE, seed), "asleep": fit(root, WAITS, seed)}

@@ -28,7 +28,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,6 +41,9 @@ import scipy.sparse
 
 import omniset
 from benchmarks.results import RESULTS, record
+from omniset.genomes import simulate as genomes
+from omniset.microbiomes import simulate as microbiomes
+from omniset.regions import data as regions
 
 WAYS = {"SIGKILL": -signal.SIGKILL, "SIGINT": 130, "SIGTERM": 143, "full disk": 2}  # and the exit status of each
 COUNTS = ("runs", "finished", "lost", "mixed", "traceback", "exit", "left", "unequal")
@@ -60,10 +63,10 @@ CELLS = f"--batch_key batch {QUIET} --seed 0"
 GENOMES = f"made/families.tsv --taxonomy made/taxonomy.tsv --clade genus {QUIET} --seed 0"
 USE = f"--model model {QUIET}"
 PARTS = f"parts {USE} --scheduler synchronous {OUT}"
-DATA = {
-    "genomes": "genomes simulate --out made --genomes 60 --families 61 --mags 3",
-    "regions": "regions simulate --out made --regions 34 --genes 13",
-    "microbiomes": "microbiomes simulate --out made --samples 3",
+DATA: dict[str, Callable[[Path], Any]] = {
+    "genomes": lambda folder: genomes.write(folder, genomes.simulate(60, 61, 3)),
+    "regions": lambda folder: regions.write_tables(folder, regions.simulate(34, 13)),
+    "microbiomes": lambda folder: microbiomes.write(folder, microbiomes.simulate(3)),
 }
 VERBS = {
     "sets fit": f"sets.csv --target labels.csv --epochs 2 --folds 2 {TINY} {OUT}",
@@ -328,7 +331,7 @@ def make(system: str, folder: Path) -> None:
     elif system == "cells":
         write_cells(folder / "all.h5ad", rng)
     else:
-        must(DATA[system].split(), folder)
+        DATA[system](folder / "made")
     if system == "genomes":
         head, *lines = (folder / "made/mags.tsv").read_text().splitlines(keepends=True)
         for number, line in enumerate(lines):

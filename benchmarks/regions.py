@@ -15,6 +15,7 @@ from typing import Any
 
 from benchmarks.memory import measure
 from benchmarks.results import ROOT, record
+from omniset.regions.data import simulate, write_tables
 from omniset.regions.evaluate import evaluate
 from omniset.regions.reading import read_regions
 from omniset.runs.files import plain
@@ -106,8 +107,7 @@ def measured(atlas: Path, seed: int) -> list[dict[str, Any]]:
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        regions, genes = map(str, LARGE)
-        measure(["regions", "simulate", "--out", "large", "--regions", regions, "--genes", genes], root)
+        write_tables(root / "large", simulate(*LARGE))
         paths = {
             "schaefer_400": [atlas / f"{name}.csv.gz" for name in ("expression", "functional_connectivity")]
             + [atlas / "regions.csv"],

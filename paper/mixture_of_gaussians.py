@@ -81,8 +81,15 @@ class MixtureOfGaussians(Study):
         return {"nll": nll, "oracle": self.oracle(), "largest_change_in_shards": change, "predicted": example}
 
     def tables(self, results: Results) -> list[Table]:
+        return [self._table_4(results), self._table_3(results)]
+
+    @property
+    def _of_table_4(self) -> list[tuple[Training, Column]]:
+        return [(t, c) for t, c in self.recipe.columns if t.options.get("group") != "sizes"]
+
+    def _table_4(self, results: Results) -> Table:
         rows, missing = [], []
-        for training, column in self.recipe.columns:
+        for training, column in self._of_table_4:
             ours = results.mean(training.name, column.name, "nll")
             theirs = self.recipe.paper.get(column.name)
             shards = "whole sets" if training.shard_size is None else f"shards of {training.shard_size}"
@@ -95,11 +102,31 @@ class MixtureOfGaussians(Study):
         if oracle:
             rows.append(["oracle: the true mixture", "", f"{oracle[0]:.3f}", "", "", "", "", ""])
         head = ["negative log-likelihood", "trained on", *OURS, *THEIRS]
-        return [Table(f"{self.recipe.title} (Tables 3 and 4)", head, rows, self.conditions(results), missing)]
+        notes = self.conditions(results, [t.name for t, _ in self._of_table_4])
+        return Table(f"{self.recipe.title} (Table 4)", head, rows, notes, missing)
+
+    def _table_3(self, results: Results) -> Table:
+        """By the size of training shards. Where it is at least that of all sets, the network is that of whole sets."""
+        largest = self.recipe.test["largest_set"]
+        rows, missing = [], []
+        for encoder, published_sizes in self.recipe.paper["sizes"].items():
+            for size, theirs in published_sizes.items():
+                name = f"{encoder}-msa-{size if size < largest else 'whole'}"
+                label, ours = {c.name: c.label for _, c in self.recipe.columns}[name], results.mean(name, name, "nll")
+                if ours is None:
+                    missing.append(f"{label}, {size}")
+                    continue
+                mine = [*ours.cells(3), self.share(results, name)]
+                rows.append([str(size), label, *mine, published(theirs, 3), apart(ours, theirs)])
+        head = ["elements of a training shard", "negative log-likelihood", *OURS, *THEIRS]
+        sizes = [t.name for t in self.recipe.trainings if t.options.get("group") == "sizes"]
+        whole = f"No set has more than {largest} elements: larger shards are whole sets, their rows of one training."
+        notes = [whole, *self.conditions(results, sizes)]
+        return Table(f"{self.recipe.title}: size of training shards (Table 3)", head, rows, notes, missing)
 
     def figures(self, results: Results) -> dict[str, Figure]:
         """Figure 2: what the first seed of each makes of some test sets, ellipses of two standard deviations."""
-        places = {c.label: (t.name, c.name) for t, c in self.recipe.columns if t.shard_size}
+        places = {c.label: (t.name, c.name) for t, c in self._of_table_4 if t.shard_size}
         shown = {label: rows[0]["predicted"] for label, place in places.items() if (rows := results.rows(*place))}
         if not shown:
             return {}

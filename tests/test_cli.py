@@ -16,7 +16,7 @@ from omniset.tables import point_clouds
 
 @pytest.mark.slow
 def test_a_reader_that_has_had_enough_is_no_error(tmp_path):
-    words = ["regions", "simulate", f"--out={tmp_path}", "--regions=34", "--genes=13"]
+    words = ["example", "regions", f"--out={tmp_path}"]
     command = [sys.executable, "-W", "ignore", "-m", "omniset", *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         process.stdout.close()

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import anndata
@@ -20,9 +21,12 @@ from omniset.cli import main
 from omniset.cli.sets import OF_PYTHON_ALONE
 from omniset.estimators.options import SetOptions
 from omniset.genomes import evaluate
+from omniset.genomes import simulate as genomes
 from omniset.genomes.options import CompleterOptions
 from omniset.genomes.training import TRAINING
+from omniset.microbiomes import simulate as microbiomes
 from omniset.microbiomes.options import ClassifierOptions
+from omniset.regions import data as regions
 from omniset.regions.options import PredictorOptions
 from omniset.training.fit import TrainingModule
 from omniset.trials.comparison import HOLDS, SHORT, TIE, UNKNOWN
@@ -43,7 +47,7 @@ class System:
     """Commands of a system on small data, in a folder of its own."""
 
     name: str
-    data: object  # a function that writes files, or a command
+    data: Callable[[], object]  # writes files
     fit: str
     use: str  # gives the file `used`
     evaluate: str
@@ -101,7 +105,7 @@ SYSTEMS = [
     ),
     System(
         "genomes",
-        "genomes simulate --out sim --genomes 60 --families 61 --mags 3",
+        lambda: genomes.write("sim", genomes.simulate(60, 61, 3)),
         f"fit sim/families.tsv --taxonomy sim/taxonomy.tsv --epochs 2 --clade genus {QUIET}",
         f"complete sim/mags.tsv --out used {QUIET}",
         f"evaluate sim/families.tsv --taxonomy sim/taxonomy.tsv --seeds 1 --epochs 1 {QUIET}",
@@ -117,7 +121,7 @@ SYSTEMS = [
     ),
     System(
         "regions",
-        "regions simulate --out brain --regions 34 --genes 13",
+        lambda: regions.write_tables(Path("brain"), regions.simulate(34, 13)),
         f"fit {BRAIN} --coordinates brain/regions.csv --method seed --epochs 6 --depth 1 --dim 8 {QUIET}",
         f"predict --out used.csv {QUIET}",
         f"evaluate {BRAIN} --coordinates brain/regions.csv --folds 2 --seeds 1 --model model --methods geometry "
@@ -126,7 +130,7 @@ SYSTEMS = [
     ),
     System(
         "microbiomes",
-        "microbiomes simulate --out sim --samples 3",
+        lambda: microbiomes.write(Path("sim"), microbiomes.simulate(3)),
         f"fit --lengths 100 {READS}",
         f"classify --table sim/table.tsv --sequences sim/sequences.fasta --out used {QUIET}",
         f"evaluate --methods omniset,naive-bayes --seeds 1 --sizes 64 --model model {READS}",
@@ -163,10 +167,7 @@ def done(request, tmp_path_factory):
         for about in TRAINING.values():
             patch.setitem(about, "epochs", 1)  # baselines of genomes need not be trained well
         patch.chdir(folder)
-        if callable(system.data):
-            system.data()
-        else:
-            assert main([*system.data.split()]) == 0
+        system.data()
         assert system.run("fit", folder, "--out", "model") == 0
         assert system.run("use", folder, "--model", "model") == 0
         of_model = ["--model", "model"] if system.name in ("sets", "genomes") else []

@@ -111,9 +111,9 @@ def test_python_runs(page, tmp_path, monkeypatch):
 def walked(text, system, small, code=lambda words: 0):
     """Run those commands of a page that have options which make them small; the verbs of all that it shows."""
     verbs = []
-    for line in re.findall(rf"^omniset {system} .*$", text.replace("\\\n", " "), flags=re.MULTILINE):
+    for line in re.findall(rf"^omniset (?:{system}|example) .*$", text.replace("\\\n", " "), flags=re.MULTILINE):
         words = shlex.split(line)[1:]
-        if (verb := words[1]) in small:
+        if (verb := words[words[0] == system]) in small:
             if (system, verb) == ("genomes", "explain"):  # another genome than among many
                 words[2] = Path("simulated/mags.tsv").read_text().splitlines()[1].split("\t")[0]
             assert cli.main([*words, *small[verb]]) == code(words)
@@ -133,14 +133,14 @@ def test_genomes_page_runs(tmp_path, monkeypatch):
     """Its walk on simulated data, as small as can be, then its Python. (evaluate: test_contract.)"""
     monkeypatch.chdir(tmp_path)
     small = {
-        "simulate": ["--genomes=40", "--families=60", "--mags=6"],
+        "example": [],
         "fit": ["--epochs=1", "--device=cpu", "--progress=false"],
         "complete": ["--progress=false"],
         "explain": ["--progress=false"],
     }
     text = (DOCS / "genomes.md").read_text(encoding="utf-8")
     verbs = walked(text[: text.index("## With your genomes")], "genomes", small)
-    assert verbs == ["simulate", "fit", "complete", "explain", "evaluate"]
+    assert verbs == ["example", "fit", "complete", "explain", "evaluate"]
     assert Path("completed/report.html").is_file()
     run_python("genomes.md", blocks(DOCS / "genomes.md", "python"))
 
@@ -190,13 +190,13 @@ def test_regions_page_runs(tmp_path, monkeypatch):
     pairs, *_ = [block for _, block in blocks(DOCS / "regions.md", "text")]
     Path("pairs.csv").write_text(pairs, encoding="utf-8")
     small = {
-        "simulate": ["--regions=34", "--genes=13"],
+        "example": [],
         "fit": ["--device=cpu", "--progress=false"],
         "predict": ["--progress=false"],
         "explain": ["--progress=false"],
     }
     verbs = walked(text[: text.index("### In Python")], "regions", small)
-    assert verbs == ["simulate", "fit", "predict", "predict", "predict", "evaluate", "explain", "fit"]
+    assert verbs == ["example", "fit", "predict", "predict", "predict", "evaluate", "explain", "fit"]
     run_python("regions.md", blocks(DOCS / "regions.md", "python"))
 
 

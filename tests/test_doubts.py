@@ -3,24 +3,9 @@
 import numpy as np
 import pytest
 
-from omniset.tables.doubts import affix, counted_from, judge_join, refuse_equal_rows
+from omniset.tables.doubts import affix, judge_join, refuse_equal_rows
 
 REGIONS = [f"LH_Vis_{number}" for number in range(1, 8)]
-
-
-@pytest.mark.parametrize(
-    ("names", "start"),
-    [
-        (["0", "1"], 0),
-        (["1", "2", "3"], 1),
-        (["1", "0"], None),
-        (["01", "02"], None),
-        (["672", "7157"], None),
-        ([], None),
-    ],
-)
-def test_names_that_only_count(names, start):
-    assert counted_from(names) == start
 
 
 @pytest.mark.parametrize(

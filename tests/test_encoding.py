@@ -2,9 +2,11 @@
 
 import json
 import re
+from decimal import Decimal
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
 
@@ -53,7 +55,7 @@ def test_a_table_in_memory():
     sets = Sets.of(TABLE, torch.float64, missing="indicator")
     assert sets.features == FEATURES
     torch.testing.assert_close(whole(sets), torch.tensor(ROWS, dtype=torch.float64), rtol=1e-15, atol=0)
-    other = TABLE.iloc[::-1].assign(x=np.nan, stain="none", y=1)[["y", "stain", "set", "x"]]
+    other = TABLE.iloc[::-1].assign(x=np.nan, stain="none", y=[Decimal(1)] * 7)[["y", "stain", "set", "x"]]
     again = Sets.of(other, torch.float64, encoding=Encoding.of_state(json.loads(json.dumps(sets.encoding.state))))
     assert whole(again).unique(dim=0).tolist() == [[4.2, 1, 0, 0, 1, 0, 1]]
 
@@ -136,6 +138,7 @@ def test_columns_that_are_none(case, capsys):
 
 OTHER = {  # in which numbers and dates are written
     "a number with a comma (--decimal , reads decimal commas)": ["1,5", "-2,25", "", "1.234,5"],
+    "a number whose comma is of thousands, or of decimals, as --decimal , reads it": ["1,000", "12,345"],
     "a number with separators of thousands": ["1 000", "2'500", "1,000,000"],
     "a number in percent": ["1.2%", "3 %", "-"],
     "a number with another minus than -": ["\u22121.5", "\u22122"],
@@ -163,7 +166,9 @@ def test_categories_with_numbers_in_them(values):
 
 def test_truth_values_are_the_same_in_every_form():
     frame = pd.DataFrame({"set": list("aabb"), "x": [True, False, True, True], "gone": [True, None, False, True]})
-    for number, table in enumerate((frame, frame.replace({True: "TRUE", False: "FALSE"}), frame.astype({"x": object}))):
+    text = frame.replace({True: "TRUE", False: "FALSE"})
+    polars = text.astype(pd.ArrowDtype(pa.large_string()))
+    for number, table in enumerate((frame, text, polars, frame.astype({"x": object}))):
         expected = Sets.of(table, missing="indicator")
         assert whole(expected).tolist() == [[1, 1, 0], [0, pytest.approx(2 / 3), 1], [1, 0, 0], [1, 1, 0]]
         for kind in ("csv", "parquet"):

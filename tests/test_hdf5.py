@@ -126,12 +126,6 @@ def test_a_large_file(tmp_path):
     check_hdf5(path)
 
 
-def test_at_most_so_many_parts(path, monkeypatch):
-    monkeypatch.setattr(hdf5, "OBJECTS", 3)
-    with h5py.File(path) as root:
-        assert [name for name, _ in hdf5._walk(root)] == ["/names", "/nothing"]  # after /X, none of /X/data
-
-
 @pytest.mark.parametrize(("check", "kind"), [(check_hdf5, "hdf5"), (read_mat, "mat")])
 def test_what_has_no_end_is_refused(check, kind, path, tmp_path, monkeypatch):
     monkeypatch.setattr(hdf5, "SECONDS", 1e-6)

@@ -19,7 +19,7 @@ from omniset.cli import main
 from omniset.core.sets import Sets
 from omniset.encoders import build
 from omniset.estimators import commands
-from omniset.genomes import GenomeCompleter
+from omniset.genomes import GenomeCompleter, simulate
 from omniset.runs import processes
 from omniset.training.data import EpochSampler, Lesson
 from omniset.training.fit import TrainingModule, fit
@@ -150,7 +150,7 @@ def test_two_processes_are_one(tmp_path, capsys, monkeypatch):
     sets()
     with pytest.raises(KeyboardInterrupt):
         train(tmp_path / "interrupted", **CASES["classes"], kind=Interrupted)
-    assert main(["genomes", "simulate", f"--out={tmp_path}/sim", "--genomes=30", "--families=31", "--mags=1"]) == 0
+    simulate.write(tmp_path / "sim", simulate.simulate(30, 31, 1))
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     done = launched(*torchrun, __file__, tmp_path, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -17,7 +17,7 @@ import pytest
 from omniset import SetClassifier
 from omniset.cli import main, parts, workers
 from omniset.cli import sets as cli_sets
-from omniset.cli.joined import beside, require_each_once
+from omniset.cli.joined import beside
 from omniset.runs.console import RECORDS
 
 QUIET = ["--progress=false", "--device=cpu"]
@@ -117,6 +117,8 @@ def test_what_is_done_is_kept(folder, tmp_path, monkeypatch, capsys, as_asked):
         assert "max_elements was None, is 3" in capsys.readouterr().err
         assert predict(folder, tmp_path / "out", "synchronous", "--resume=true") == 0
     assert numbers == [f"part.{i}" for i in (0, 1, 2, 3, 3, 4, 5, 6, 7)]
+    settings = json.loads((tmp_path / "out" / RECORDS / "settings.json").read_text())["settings"]
+    assert not {"device", "progress"} & settings.keys()  # which change nothing
     assert predict(folder, tmp_path / "anew") == 0
     assert made(tmp_path / "out") == made(tmp_path / "anew")
     # Of other settings nothing is taken up; a part whose file has changed is made again.
@@ -286,21 +288,8 @@ def test_another_file_of_the_same_size_and_time_is_another(here, capsys):
     shutil.copy2("sets/part.0.parquet", "other")
     assert many(sets="sets/part.0.parquet") == 0
     os.chdir("other")
-    assert (
-        main(
-            [
-                "predict",
-                "part.0.parquet",
-                "--model=../model",
-                "--out=../out",
-                "--scheduler=synchronous",
-                *QUIET,
-                "--resume=true",
-                "--replace=true",
-            ]
-        )
-        == 0
-    )
+    words = ["predict", "part.0.parquet", "--model=../model", "--out=../out", "--scheduler=synchronous", *QUIET]
+    assert main([*words, "--resume=true", "--replace=true"]) == 0
     assert "done already" not in capsys.readouterr().out
 
 
@@ -345,31 +334,12 @@ def test_names_of_parts(tmp_path):
     assert parts.ending_of(Path("o"), (".csv",)) == ".csv"
 
 
-def test_names_in_two_parts(tmp_path):
-    made = {name: tmp_path / f"{name}.csv" for name in "abc"}
-    for name, sets in (("a", "pqr"), ("b", "stu"), ("c", "ppv")):
-        pd.DataFrame({"set": [*sets], "n": 1}).to_csv(made[name], index=False)
-    require_each_once({"a": made["a"], "b": made["b"]}, "set")
-    with pytest.raises(ValueError, match="set 'p' is in the part a and in the part c"):
-        require_each_once(made, "set")
-    assert [path.name for path in tmp_path.iterdir()] == ["b.csv"]
-
-
 def test_columns_beside_each_other(tmp_path):
     for name, rows in (("s", [("u", 3.0), ("v", 1.0)]), ("t", [("a", 2.0), ("v", 5.0)])):
         (tmp_path / name).mkdir()
         pd.DataFrame(rows, columns=["#OTU ID", name]).to_csv(tmp_path / name / "n.tsv", sep="\t", index=False)
     beside({name: tmp_path / name for name in ("s", "t")}, "n.tsv", tmp_path / "n.tsv")
     assert (tmp_path / "n.tsv").read_text() == "#OTU ID\ts\tt\na\t0.0\t2.0\nu\t3.0\t0.0\nv\t1.0\t5.0\n"
-
-
-def test_records_say_by_what_parts_were_made(folder, tmp_path):
-    assert predict(folder, tmp_path / "out", sets="sets/part.0.parquet") == 0
-    record = json.loads((tmp_path / "out" / RECORDS / "settings.json").read_text())
-    settings = record["settings"]
-    assert record["files"]["part.0"]["bytes"] == (folder / "sets" / "part.0.parquet").stat().st_size
-    assert len(settings["model"]) == 2
-    assert not {"device", "progress"} & settings.keys()
 
 
 @pytest.fixture

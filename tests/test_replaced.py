@@ -58,7 +58,7 @@ def refused(words: list[str], capsys, *said: str) -> None:
 OTHERS = {
     "evaluate": ["evaluate", "sets.csv", "--target", "labels.csv", "--model", "copy"],
     "genomes fit": ["genomes", "fit", "sets.csv"],
-    "genomes simulate": ["genomes", "simulate", "--genomes", "20", "--families", "10", "--mags", "2"],
+    "example": ["example", "regions"],
     "genomes evaluate": ["genomes", "evaluate", "sets.csv"],
     "cells fit": ["cells", "fit", "sets.csv"],
     "cells evaluate": ["cells", "evaluate", "sets.csv"],
@@ -66,10 +66,8 @@ OTHERS = {
     "cells perturb": ["cells", "perturb", "sets.csv"],
     "regions fit": ["regions", "fit", "--expression", "sets.csv", "--connectivity", "labels.csv"],
     "regions evaluate": ["regions", "evaluate", "--expression", "sets.csv", "--connectivity", "labels.csv"],
-    "regions simulate": ["regions", "simulate"],
     "microbiomes fit": ["microbiomes", "fit", "--references", "sets.csv"],
     "microbiomes evaluate": ["microbiomes", "evaluate", "--references", "sets.csv"],
-    "microbiomes simulate": ["microbiomes", "simulate"],
     "demo": ["demo"],
 }
 
@@ -114,7 +112,7 @@ def test_results_are_replaced_where_that_is_said(here, capsys):
     words = ["evaluate", "sets.csv", "--target", "labels.csv", "--out", "results", "--model", "model"]
     assert main(words) == 0
     refused(words, capsys, "results", "--replace true")
-    refused(["genomes", "simulate", "--out", "results", "--replace", "true"], capsys, "does not replace")
+    refused(["example", "tables", "--out", "results", "--replace", "true"], capsys, "does not replace")
     assert main([*words, "--replace", "true"]) == 0
 
 
@@ -301,7 +299,7 @@ def test_links_that_lead_nowhere_and_files_named_as_a_lock_stay(here, capsys):
     assert os.readlink("d.csv") == "nowhere.csv"
     Path("sim").mkdir()
     Path("sim/.lock").write_text("mine")
-    refused([*OTHERS["genomes simulate"], "--out", "sim"], capsys, "sim/.lock is in the way")
+    refused([*OTHERS["example"], "--out", "sim"], capsys, "sim/.lock is in the way")
 
 
 def test_a_kill_within_the_swap_loses_nothing(here, monkeypatch):

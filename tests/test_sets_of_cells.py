@@ -98,6 +98,16 @@ def test_a_zarr_store_and_a_layer_of_counts():
     counts = adata.layers["counts"].toarray()
     expected = np.log1p(1e4 * counts / np.maximum(counts.sum(1, keepdims=True), 1))
     holds(open_sets("t.zarr", set_column="donor", use_rep="counts"), adata, expected, exact=False)
+    adata.raw = anndata.AnnData(sp.csr_matrix(counts), var=adata.var)
+    del adata.layers["counts"]
+    adata.write_h5ad("raw.h5ad")
+    with pytest.warns(UserWarning, match="X has no counts: those of .raw are taken"):
+        holds(open_sets("raw.h5ad", set_column="donor", use_rep="counts"), adata, expected, exact=False)
+    adata.obsm["abundance"] = pd.DataFrame(adata.obsm["X_pca"], columns=list("vwxyz"), index=adata.obs_names)
+    adata.write_h5ad("frame.h5ad")
+    table = open_sets("frame.h5ad", set_column="donor", use_rep="abundance")
+    assert table.features == list("vwxyz")
+    holds(table, adata, adata.obsm["X_pca"])
     table = open_sets("t.zarr", set_column="donor")
     assert (table.features, table.reading) == (["X_omniset_1", "X_omniset_2"], {"use_rep": "X_omniset"})
     holds(table, adata, adata.obsm["X_omniset"])

@@ -128,6 +128,10 @@ def test_time_and_event_among_other_columns_are_asked_about(tmp_path):
     with pytest.raises(ValueError, match=r"--task survival --time_column OS.time --event_column OS learns times"):
         survival_columns(path, None, None, "auto", ("time", "event"))
     assert survival_columns(path, None, None, "survival", ("PFI.time", "PFI")) == ["PFI.time", "PFI"]
+    path.write_text("set,vital_status,days_to_death,days_to_last_follow_up\n")
+    for task, time in (("auto", "time"), ("survival", "days_to_death")):
+        with pytest.raises(ValueError, match="has its times in two columns: write 'days_to_death' where that is known"):
+            survival_columns(path, None, None, task, (time, "vital_status"))
     for columns in ("set,time,event,entry", "set,start,stop,event"):
         path.write_text(columns + "\n")
         for task in ("auto", "survival"):

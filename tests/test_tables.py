@@ -15,9 +15,11 @@ import torch
 from omniset import SetClassifier
 from omniset.core.disk import DiskRows
 from omniset.core.sets import Sets
+from omniset.estimators.commands import Labels, warn_of_features
 from omniset.microbiomes.samples import Samples, write_samples
 from omniset.tables import LabelFile, SetTable, TableFile, TableWriter, collect
 from omniset.tables.labels import ROW, as_numbers, choose_task, column_labels, doubts_of_classes, require_choice
+from omniset.tables.reading import open_sets
 from omniset.tables.spreadsheets import DECIMAL, SAFE
 
 TEXT = [f".{kind}{packed}" for kind in ("csv", "tsv") for packed in ("", ".gz", ".bz2", ".xz")]
@@ -142,6 +144,41 @@ def test_forms_in_which_others_write_tables(name, tmp_path):
         DECIMAL.reset(token)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "## BD Rhapsody, v1\n# made by hand\nset,x\na,1\nb,2\n",
+        "#Set\tSize\n#STRING\tNUMBER\n#1\t1\nset\tx\na\t1\nb\t2\n",  # cBioPortal
+        "# made by hand\nset\tx\n#q2:types\tnumeric\na\t1\nb\t2\n",
+        "#q2:types\tnumeric\nset\tx\na\t1\nb\t2\n",
+        "set,x,,\na,1,,\nb,2,,\n",
+    ],
+)
+def test_lines_and_columns_that_are_none_of_the_table(text, tmp_path):
+    assert lists(SetTable(text_file(tmp_path, text))) == [("a", [[1]], [1]), ("b", [[2]], [1])]
+    sign = "\t" if "\t" in text else ","
+    with pytest.raises(ValueError, match=f"line {text.count(chr(10)) + 1}: column 'x' is 'word'"):
+        lists(SetTable(text_file(tmp_path, f"{text}c{sign}word\n")))
+
+
+def test_a_header_that_begins_with_a_sign_and_rows_of_no_known_set(tmp_path):
+    path = text_file(tmp_path, "# made by hand\n#set\tx\n#q2:types\tnumeric\nNA\t1\n", "t.tsv")
+    with pytest.warns(UserWarning, match="line 4: column '#set' is 'NA': rows of which nobody knows the set"):
+        assert lists(SetTable(path, set_column="#set")) == [("NA", [[1]], [1])]
+    assert TableFile(text_file(tmp_path, "#set\tx\tz\na\t1\n", "u.tsv")).columns == ["#set", "x", "z"]
+    for name, content, said in (
+        ("t.csv", b"", "is empty: its first line must hold the names"),
+        ("t.csv", b"#set,x\n", "has no column 'set', it has '#set', 'x'"),
+        ("t.csv", gzip.compress(b"set,x\n"), "is compressed: let its name end in .gz"),
+        ("t.csv", b"PAR1\x15\0", "is a Parquet file: let its name end in"),
+        ("t.csv", b"set,x,,\na,1,,7\n", "column 4 has no name, and values"),
+        ("t.xlsx", b"PK\x03\x04", r"must end in .*: save the sheet as CSV \(UTF-8\)"),
+    ):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ValueError, match=said):
+            lists(SetTable(tmp_path / name))
+
+
 def test_values_and_indices_of_parquet(tmp_path):
     frame = pd.DataFrame(
         {
@@ -172,7 +209,7 @@ def test_values_and_indices_of_parquet(tmp_path):
 def test_categories_and_numbers_as_names_over_chunks(numbers, tmp_path):
     names = np.repeat([70, 30, 50], [307, 2, 401])
     elements = np.arange(710) if numbers else pd.Categorical([f"e{i}" for i in range(710)])
-    frame = pd.DataFrame({"set": names if numbers else pd.Categorical(names), "x": 1.5, "element": elements})
+    frame = pd.DataFrame({"set": names * 1.0 if numbers else pd.Categorical(names), "x": 1.5, "element": elements})
     found = list(SetTable(write(frame, tmp_path / "t.parquet"), most=5))
     assert [(s.name, len(s)) for s in found] == [("70", 307), ("30", 2), ("50", 401)]
     assert found[2].names_of_elements(399).tolist() == (["708", "709"] if numbers else ["e708", "e709"])
@@ -416,6 +453,7 @@ def test_labels_in_columns_of_the_table(tmp_path):
         ([[None, None]], "classification"),
         ([["<1%", "1-49%", ">50%"]], "classification"),
         ([[f"{i} mg" for i in range(9)]], "classification"),
+        ([[*map(str, range(21)), "pending"]], "is 'pending', it must be a number, as the others are"),
         ([["1,5", "2,5"]], "is '1,5', it must be a plain number to be learned as one, it is a number with a comma"),
         ([[f"{i}%" for i in range(10)]], "it is a number in percent; --task classification takes classes"),
     ],
@@ -473,3 +511,26 @@ def test_numbers_and_choices(tmp_path):
     for values, message in ((["u", None], "'k' is 'u' wherever it is known"), ([None, None], "'k' is empty")):
         with pytest.raises(ValueError, match=f"sets.csv: column {message}: nothing to learn"):
             require_choice(None, pd.DataFrame({"k": values}), source)
+
+
+NUMBERS = np.arange(24)
+LEAKS = {  # a feature of 24 sets of two elements, the label, and what is said
+    "a class": (NUMBERS % 2 * 5, NUMBERS % 2, "feature 'f' alone tells 'label' of all 24 sets"),
+    "a line": (NUMBERS * 1.5 + 2, NUMBERS * 0.5, "feature 'f' alone tells 'label' of all 24 sets"),
+    "one of them not": (NUMBERS % 2 * (NUMBERS > 1), NUMBERS % 2, None),
+    "of each set its own": (NUMBERS * 1.5, NUMBERS % 2, None),
+}
+
+
+@pytest.mark.parametrize("case", LEAKS)
+def test_a_feature_that_is_the_label(case, tmp_path, recwarn):
+    feature, label, said = LEAKS[case]
+    rows = np.repeat(NUMBERS, 2)
+    table = pd.DataFrame({"set": [f"s{i}" for i in rows], "f": feature[rows], "cell_id": rows * 7 % 31 + 0.5})
+    table.to_csv(tmp_path / "t.csv", index=False)
+    pd.DataFrame({"set": [f"s{i}" for i in NUMBERS], "label": label}).to_csv(tmp_path / "l.csv", index=False)
+    sets, labels = open_sets(tmp_path / "t.csv"), Labels(LabelFile(tmp_path / "l.csv"), None, None, "error")
+    warn_of_features(sets, *labels.read(sets, "set", tmp_path, False)[:2], "set")
+    warned = [str(warning.message) for warning in recwarn]
+    assert any("feature 'cell_id' looks like an identifier" in text for text in warned)
+    assert any(said in text for text in warned) if said else len(warned) == 1

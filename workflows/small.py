@@ -3,7 +3,6 @@
 python small.py && snakemake --cores 2 --snakefile snakemake/Snakefile --configfile config.yaml
 """
 
-import subprocess
 from pathlib import Path
 
 import anndata
@@ -11,6 +10,10 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 import yaml
+
+from omniset.genomes import simulate as genomes
+from omniset.microbiomes import simulate as microbiomes
+from omniset.regions import data as regions
 
 SMALL = "--dim 8 --num_heads 2 --depth 1 --device cpu"
 READS = "--device cpu --region 515F-806R --lengths 100 --epochs 2"
@@ -85,12 +88,9 @@ def cells() -> None:
 def main() -> None:
     sets()
     cells()
-    for command in (
-        "genomes simulate --out simulated --genomes 60 --families 61 --mags 3",
-        "regions simulate --out brain --regions 34 --genes 13",
-        "microbiomes simulate --out microbiome --samples 3",
-    ):
-        subprocess.run(["omniset", *command.split()], check=True)
+    genomes.write("simulated", genomes.simulate(60, 61, 3))
+    regions.write_tables(Path("brain"), regions.simulate(34, 13))
+    microbiomes.write(Path("microbiome"), microbiomes.simulate(3))
     names = pd.read_csv("brain/expression.csv", index_col=0).index.astype(str)
     pd.DataFrame({"i": names[:5], "j": names[5:10]}).to_csv("pairs.csv", index=False)
     Path("config.yaml").write_text(yaml.safe_dump(CONFIG, sort_keys=False), encoding="utf-8")

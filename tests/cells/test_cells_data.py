@@ -218,6 +218,7 @@ LOGS = {
     "10,000": (lambda x: normalised(x), "logarithms of counts normalised to 10,000 per cell"),
     "median": (lambda x: normalised(x, None), "logarithms of counts normalised to"),
     "base 2": (lambda x: normalised(x, 1e4, 2), "logarithms to base 2 of counts normalised to 10,000 per cell"),
+    "base 10": (lambda x: normalised(x, 1e4, 10), "logarithms to base 10 of counts normalised to 10,000 per cell"),
     "not normalised": (lambda x: np.log1p(x), "logarithms of counts, 307 cells"),
     "base 2, not normalised": (lambda x: np.log2(x + 1), "logarithms to base 2 of counts, 307 cells"),
     "size factors": (
@@ -519,11 +520,25 @@ def test_genes_that_files_call_otherwise_are_joined():
         with pytest.warns(UserWarning, match="AnnData 2: names of genes are taken"):
             cells = read_cells([adata(genes=SYMBOLS), other[:, ::-1].copy()])
         assert np.array_equal(everything(cells), np.vstack([DENSE, DENSE]))
+    other = adata(genes=[f"ENSG{i:011d}" for i in range(13)], prefix="other")
+    other.var["symbol"] = SYMBOLS
+    with pytest.warns(UserWarning, match="AnnData 1: names of genes are taken from column 'symbol'"):
+        assert read_cells([other, adata(genes=SYMBOLS)]).genes == SYMBOLS
+    with pytest.warns(UserWarning, match="all .* counts looked at are 1: were they cut"):
+        read_cells(adata(counts(3000, 53) > 0))
     with pytest.raises(ValueError, match="AnnData 2: none of its genes is known: they are such as 'G0'"):
         read_cells([adata(genes=SYMBOLS), adata(prefix="other")])
     barcodes = ["".join(np.random.default_rng(i).choice([*"ACGT"], 16)) + "-1" for i in range(307)]
     with pytest.raises(ValueError, match="genes have barcodes for names, .*: it is genes x cells, give it turned"):
         read_cells(adata(DENSE.T, barcodes))
+    for called in (["Actb", "Gapdh", "B2m", *SYMBOLS[3:]], [f"ENSG{i:011d}.3" for i in range(13)]):
+        turned = adata().T
+        turned.obs_names = called
+        with pytest.raises(ValueError, match="cells have genes for names, .*: it is genes x cells, give it turned"):
+            read_cells(turned)
+    perturbed = adata(DENSE[:13], genes=[*SYMBOLS[:10], "ACTB", "GAPDH", "B2M"])
+    perturbed.obs_names = perturbed.var_names
+    assert read_cells(perturbed).kinds == ["counts"]
 
 
 @pytest.mark.parametrize("kinds", [("Gene Expression", "Antibody Capture"), ("GEX", "ADT"), ("rna", "prot")])
@@ -535,6 +550,9 @@ def test_features_that_are_no_genes_are_left_out_of_every_form(kinds):
     assert np.array_equal(everything(cells), DENSE[:, :9])
     given.var["feature_types"] = ["protein_coding"] * 9 + ["lncRNA"] * 4  # as CELLxGENE has it
     assert read_cells(given).genes == given.var_names.tolist()
+    names = [*SYMBOLS[:9], "__no_feature", "CD3_TotalSeqB", "Blank-1", "NegPrb3"]
+    with pytest.warns(UserWarning, match="features that are no genes are left out: 4 by their names"):
+        assert read_cells(adata(genes=names)).genes == SYMBOLS[:9]
 
 
 # Batches and types
@@ -592,7 +610,7 @@ def test_labels_that_are_hardly_types_are_warned_of():
     with pytest.warns(UserWarning, match="depth has 53 different numbers, such as 0: each is taken for a type"):
         labels_of(read_cells(data), "depth")
     data.obs["kind"] = ["B cell", "B  cell ", "b cell", "T cell", None, *["T cell"] * 48]
-    spelled = "kind has 'B cell' and 'B  cell ' and 'b cell', which differ by spaces or by case: .* 3 types"
+    spelled = "kind: 'B cell' and 'B  cell ' and 'b cell' are different classes; are they meant to be"
     with pytest.warns(UserWarning, match=spelled):
         assert labels_of(read_cells(data), "kind")[4] is None
     data.obs["kind"] = ["Unknown", "nan", None, *["T cell"] * 50]

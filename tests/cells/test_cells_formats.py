@@ -289,6 +289,33 @@ def test_samples_in_one_folder_are_stacked_and_told_apart(tmp_path):
         open_source(tmp_path / "GSE1")
 
 
+def test_folders_of_other_tools(tmp_path):
+    """alevin-fry's, of which spliced and ambiguous counts are added; Parse Biosciences'; any one matrix."""
+    obs, var = frames()
+    alevin, parse = tmp_path / "af_quant" / "alevin", tmp_path / "DGE_filtered"
+    alevin.mkdir(parents=True), parse.mkdir()
+    scipy.io.mmwrite(alevin / "quants_mat.mtx", sp.coo_matrix(np.hstack([DENSE - DENSE // 2, 5 * DENSE, DENSE // 2])))
+    (alevin / "quants_mat_rows.txt").write_text("\n".join(obs.index) + "\n")
+    (alevin / "quants_mat_cols.txt").write_text("".join(f"{g}{end}\n" for end in ("", "-U", "-A") for g in var.index))
+    for path in (alevin, alevin.parent, alevin / "quants_mat.mtx"):
+        with pytest.warns(UserWarning, match="spliced and ambiguous counts are added, unspliced"):
+            source = open_source(path)
+        assert np.array_equal(whole(source), DENSE)
+        assert (source.genes, [*source.names]) == ([*var.index], [*obs.index])
+    scipy.io.mmwrite(parse / "count_matrix.mtx", sp.coo_matrix(DENSE))
+    genes = pd.DataFrame({"gene_id": var["gene_ids"], "gene_name": var.index, "genome": "hg38"})
+    genes.to_csv(parse / "all_genes.csv", index=False)
+    pd.DataFrame({"bc_wells": obs.index, "sample": obs["batch"]}).to_csv(parse / "cell_metadata.csv", index=False)
+    source = open_source(parse)
+    assert np.array_equal(whole(source), DENSE)
+    assert (source.genes, source.obs["sample"].tolist()) == ([*var.index], [*obs["batch"]])
+    folder = write_mtx(tmp_path / "Velocyto", ("spliced.mtx", "features.tsv", "barcodes.tsv"))
+    assert np.array_equal(whole(open_source(folder)), DENSE)
+    write_mtx(folder, ("unspliced.mtx", "features.tsv", "barcodes.tsv"))
+    with pytest.raises(ValueError, match="has several matrices: give one of 'spliced.mtx', 'unspliced.mtx'"):
+        open_source(folder)
+
+
 def test_a_10x_file_of_two_genomes_is_refused(tmp_path):
     path = damaged(write_10x(tmp_path / "a.h5", 2), lambda file: file.copy("GRCh38", "mm10"))
     with pytest.raises(ValueError, match="several genomes, 'GRCh38', 'mm10'"):
@@ -373,14 +400,16 @@ BAD = {
     "cut off": (lambda folder: cut(h5ad(folder), 0.7), "a.h5ad: is damaged or cut off"),
     "cut off early": (lambda folder: cut(h5ad(folder), 0.01), "a.h5ad: is damaged or cut off"),
     "empty file": (lambda folder: cut(h5ad(folder), 0), "a.h5ad is no HDF5 file"),
+    "of R": (lambda f: bytes_of(f / "a.rds", b"\x1f\x8b"), "a.rds is of R: zellkonverter::writeH5AD makes an .h5ad"),
     "packed": (lambda f: bytes_of(f / "a.h5ad.gz", b"\x1f\x8b\x08\0"), "a.h5ad.gz is packed with gzip: unpack it"),
     "MuData": (lambda f: hdf5(f / "a.h5mu", mod=None, obs=None), "a.h5mu is a MuData of several modalities: write the"),
+    "Seurat": (lambda f: hdf5(f / "a.h5Seurat", assays=None, **{"cell.names": DENSE}), "a.h5Seurat is an .h5Seurat"),
     "loom": (lambda f: hdf5(f / "a.loom", matrix=DENSE, row_attrs=None, col_attrs=None), "a.loom is a loom file"),
     "other HDF5": (lambda f: hdf5(f / "a.h5", weights=DENSE), "a.h5 is an HDF5 file with 'weights'; expected is"),
     "empty HDF5": (lambda f: hdf5(f / "a.h5"), "a.h5 is an HDF5 file with nothing in it; expected is"),
     "folder": (
         lambda f: h5ad(f).parent,
-        "is a folder, no zarr store, and has no matrix.mtx of 10x; for the files in it give '.*.h5ad'",
+        "is a folder, no zarr store, and has no matrix.mtx of 10x: give the folder that has it, or .*h5ad'",
     ),
     "no cells": (lambda f: adata()[:0].copy(), "AnnData has no cells"),
     "no genes": (lambda f: adata()[:, :0].copy(), "AnnData has no genes"),

@@ -224,7 +224,7 @@ def content(genomes):
 
 def write(path, text):
     """A file, compressed as its name says."""
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     data = text.encode() if isinstance(text, str) else text
     path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
     return path

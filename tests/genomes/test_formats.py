@@ -43,7 +43,7 @@ EGGNOG20 = (
     "\tKEGG_ko\tBiGG_Reaction\n"
     "g1\t1.A\t1e-9\t9\tBacteria\themL\t\t\tko:K01845\t\tBacteria\tCOG0001@1|root,COG0001@2|Bacteria\tNA|NA|NA\tH\tFirst\n"
 )
-EGGNOG1 = "#query_name\tseed_eggNOG_ortholog\tKEGG_KOs\tOGs\ng\t1.A\tK9\t0X@aciNOG,COG0001@NOG\n"
+EGGNOG1 = "#query_name\tseed_eggNOG_ortholog\tKEGG_KOs\tOGs\ng\t1.A\tNA\t0X@aciNOG,COG0001@NOG\n"
 COGCLASSIFIER = (
     "QUERY_ID\tCOG_ID\tCDD_ID\tEVALUE\tIDENTITY\tGENE_NAME\tCOG_NAME\tCOG_LETTER\tCOG_DESCRIPTION\n"
     "p1\tCOG0527\t223601\t0.0\t46.97\tMetL1\tAspartate kinase\tE\tAmino acid transport\n"
@@ -101,12 +101,19 @@ BAKTA = (
 )
 DOMAINS = [("g1", "PF00004"), ("g1", "PF00004"), ("g2", "PF00004"), ("g2", "PF07724"), ("g3", "G3DSA:1")]
 INTERPRO = "".join(
-    f"{gene}\t{'0a' * 16}\t99\tPfam\t{family}\tATPase\t1\t9\t1e-9\tT\t01-01-2024\tIPR000001\tx\n"
+    f"{gene}\t{'0a' * 16}\t99\tPfam\t{family}\tATPase\t1\t9\t1e-9\tT\t01-01-2024\tIPR000001\tx\tGO:0000001(x)|GO:1\n"
     for gene, family in DOMAINS
 )
 TBLOUT = "#   --- full sequence ----\n# target name  accession  query name  accession  E-value\n#-----\n"
 HMMSCAN = "".join(f"AAA {family}.31 {gene} - 1e-9 50\n" for gene, family in DOMAINS[:4])
 HMMSEARCH = "".join(f"{gene} - AAA {family}.31 1e-9 50\n" for gene, family in DOMAINS[:4])
+DOMTBLOUT = "# --- this domain\n# target name accession tlen query name accession qlen\n#--\n" + "".join(
+    f"{gene} - 330 AAA {family}.31 130 1e-9 50\n" for gene, family in DOMAINS[:4]
+)
+PFAM_SCAN = "# pfam_scan.pl, run at Mon\n#\n# <seq id> <alignment start> <alignment end>\n\n" + "".join(
+    f"{gene} 3 69 1 70 {family}.31 AAA Domain 3 69 70 78.0 1e-9 1 No_clan\n" for gene, family in DOMAINS[:4]
+)
+DBCAN = "Gene ID\tEC#\tHMMER\teCAMI\tDIAMOND\t#ofTools\ng1\t-\tGH13_31(3-40)+CBM48(50-90)\t-\tGH13\t2\n"
 PICRUST2 = "sequence\tK00001\tK00002\tmetadata_NSTI\ns1\t1\t0\t0.03\ns2\t0\t2\t1.7\n"
 KOS = {"K00002": 2, "K00003": 1}
 COGS = {"COG0001": 2, "arCOG00123": 1}
@@ -122,6 +129,7 @@ FILES = {
         "COG",
         [("A", COGS)],
     ),
+    "eggNOG 2 of R": ("A.emapper.annotations", EGGNOG2.replace("\t-", "\tNA"), "eggnog", "COG", [("A", COGS)]),
     "eggNOG 3": ("B.emapper.annotations", EGGNOG3, "eggnog", "COG", [("B", {"COG0001": 1})]),
     "eggNOG 2.0": ("C.emapper.annotations", EGGNOG20, "eggnog", "COG", [("C", {"COG0001": 1})]),
     "COGclassifier": ("mag-7/cog_classify.tsv", COGCLASSIFIER, "cogclassifier", "COG", [("mag-7", ACIDS)]),
@@ -147,6 +155,16 @@ FILES = {
     "InterProScan": ("I.faa.tsv", INTERPRO, "interproscan", "Pfam", [("I", ATPASES)]),
     "hmmscan": ("H.tblout", TBLOUT + HMMSCAN + "#\n", "hmmscan", "Pfam", [("H", ATPASES)]),
     "hmmsearch": ("H.tblout", TBLOUT + HMMSEARCH + "#\n", "hmmscan", "Pfam", [("H", ATPASES)]),
+    "domtblout": ("H.tbl", DOMTBLOUT, "hmmscan", "Pfam", [("H", ATPASES)]),
+    "pfam_scan": ("H.txt", PFAM_SCAN, "hmmscan", "Pfam", [("H", ATPASES)]),
+    "dbCAN": ("O.txt", DBCAN, "dbcan", "CAZy", [("O", {"GH13_31": 1, "CBM48": 1})]),
+    "dbCAN's hmmscan": (
+        "H.tbl",
+        TBLOUT + "GT4.hmm - g1 - 1e-9 50\n# Program: hmmscan",
+        "hmmscan",
+        "CAZy",
+        [("H", {"GT4": 1})],
+    ),
     "PICRUSt2": ("KO.tsv.gz", PICRUST2, "genomes-by-families", "KO", [("s1", {"K00001": 1}), ("s2", {"K00002": 2})]),
     "PICRUSt2, ec": (
         "ec.txt.gz",
@@ -225,6 +243,8 @@ def test_contigs_are_columns_of_their_own(kind, old, new, contigs, tmp_path):
         ("eggNOG 2", "CAZy", {"GT2": 1, "GH13_31": 1, "CBM48": 1}),
         ("eggNOG 2", "Pfam", {"Aminotran_3": 1}),
         ("eggNOG 2", "GO", {"GO:0000001": 1, "GO:0000002": 1}),
+        ("InterProScan", "GO", {"GO:0000001": 3}),
+        ("eggNOG 2 of R", "EC", {"EC:5.4.3.8": 1, "EC:1.1.1.1": 1, "EC:2.7.-.-": 1}),
         ("DRAM", "ko_id", {"K00001": 2, "K00003": 1}),
         ("DRAM", "pfam", {"PF00534": 2, "PF13692": 1}),
         ("DRAM", "cazy", {"GT4": 1, "GH13_31": 1}),
@@ -252,6 +272,10 @@ def test_a_folder_of_a_tools_outputs(tmp_path):
     file = GenomeFile(tmp_path)
     assert content(file) == [("bin.1", {"COG0527": 2, "COG0083": 1}), ("bin.2", {"COG0527": 2, "COG0084": 1})]
     assert "4 files such as cog_count.tsv were left out: give a list of files" in file.warnings[0]
+    for bin_ in "AB":
+        write(tmp_path / f"dbcan/{bin_}/overview.txt", DBCAN)
+        write(tmp_path / f"dbcan/{bin_}/diamond.out", "x")
+    assert content(GenomeFile(tmp_path / "dbcan")) == [(name, {"GH13_31": 1, "CBM48": 1}) for name in "AB"]
 
 
 def test_genomes_without_genes_are_kept_and_told(tmp_path):
@@ -310,6 +334,11 @@ READ = {
     "crosses": ("genome,K00001,K00002\nA,x,\nB,,+\n", AB, ["2 empty cells"]),
     "melted": ("genome\tKO\ttpm\nA\tK00001\t9.5\nA\tK00002\t0.0\nB\tK00002\t1\n", AB, ["1 rows say that"]),
     "described": ("function\tdescription\tA\tB\nK00001\ta b\t1\t0\nK00002\tc\t0\t1\n", AB, []),
+    "words": ("KO\tA\tB\tClass\nK00001\t1\t0\ta\nK00002\t0\t1\tb\n", AB, ["columns of words, such as 'Class'"]),
+    "words of genomes": ("genome,K00001,K00002,site\nA,1,0,a\nB,0,1,b\n", AB, ["columns of words, such as 'site'"]),
+    "PanPhlAn": ("\tA\nUniRef90_A\t1\nUniRef90_B\t2\n", [("A", {"UniRef90_A": 1, "UniRef90_B": 2})], []),
+    "accessions": ("\tGCF_000001.1\nx\t1\ny\t2\n", [("GCF_000001.1", {"x": 1, "y": 2})], []),
+    "RNA": ("Genome ID,PGfam ID\nA,K00001\nA,\nB,K00002\n", AB, ["1 rows name no family and were left out"]),
     "BV-BRC": ("Genome\tGenome ID\tPGfam ID\tGene\nE\tA\tK00001\tx\nE\tB\tK00002\ty\n", AB, []),
     "anvi'o hits": ("enzyme\tgenome_name\tcontig\nK00001\tA\tc1\nK00002\tB\tc1\n", AB, []),
     "eggNOG 1": (EGGNOG1, [("t", {"COG0001": 1})], []),
@@ -351,7 +380,7 @@ HDF5 = b"\x89HDF\r\n\x1a\n" + bytes(99)
 BAD = [
     ("A.annotations", EGGNOG3, {"identifiers": "CAZy"}, "has no column for identifiers 'CAZy', it has some for 'COG'"),
     ("A.annotations", EGGNOG2[:-120], {}, "line 9: has 11 fields, the header has 14: is the file cut"),
-    ("A.annotations", EGGNOG2 * 2, {}, "line 17: is the header again: give the files .* one by one"),
+    ("A.annotations", EGGNOG2 * 2, {}, "line 17: is the header again: remove it, or give the files .* one by one"),
     ("A.tsv", DRAM.replace("b2\t", "b1\t").replace("b1_2\tb1", "b1_2\tb3"), {}, "line 4: genome 'b1' again, after"),
     ("A.tsv", DRAM.replace("b2\t", "\t"), {}, "line 5: column 'fasta' is empty"),
     ("A.tsv", DRAM, {"identifiers": "EC"}, "has no column for identifiers 'EC', it has some for 'KO', 'CAZy', 'Pfam'"),
@@ -365,14 +394,31 @@ BAD = [
     ("A.txt", MAPPER, {"format": "cogclassifier"}, "has no column with COGs"),
     ("A.txt", MAPPER, {"format": "anvio-functions"}, "has no column with accessions"),
     ("A.txt", MAPPER, {"format": "dram"}, "has no column with genomes .fasta."),
-    ("A.txt", MAPPER, {"format": "eggnog"}, "has no column for identifiers 'COG', it has some for "),
+    ("A.txt", MAPPER, {"format": "eggnog"}, "has no column for identifiers 'COG', nor for others"),
     ("A.txt", MAPPER, {"format": "long"}, "has no column with genomes, it has 'gene1'"),
     ("A.txt", "".join(f"bin1\tK{n:05}\n" for n in range(60)), {}, "line 51: 'bin1' has more than 50 KOs: where .* gen"),
-    ("A.txt", TBLOUT.replace("query name", "tlen query name") + HMMSCAN, {}, "has a row for each domain .--domtblout"),
+    (
+        "A.tsv",
+        "##gff-version 3\nc1\tx\tCDS\n",
+        {},
+        "is GFF: give the table of annotations .* the tool writes beside it",
+    ),
+    ("A.zst", b"\x28\xb5\x2f\xfd" + bytes(9), {}, "is compressed by Zstandard, .* unpack it"),
+    ("A.txt", "K00001\t2\tc1,c2\nK00002\t\t\n", {}, "has no header: its first line begins with the family 'K00001'"),
+    (
+        "A.txt",
+        "gene_oid\tbits\tko_id\n1\t9\tKO:K00001\n",
+        {},
+        "is of no known .* or columns genome and family",
+    ),
     ("A.txt", TBLOUT + "a - b - 1e-9 50\n", {}, "has hits of 'a' and 'b' without accessions, .*'# Program: hmmsearch'"),
     ("A.tsv", "\tfasta\tscaffold\tpeptidase_id\nb1_1\tb1\ts1\tM\n", {}, "has no KO, CAZy or Pfam: run DRAM annotate"),
     ("A.ko", "g1\tK00001\ng2 K00002\n", {}, "line 2: has one field, 'g2 K00002': gene and KO must be separated"),
     ("A.ko", "g1\tK00001\ng2\tK00002/x\n", {}, "is of no known format"),
+    ("A.tsv", "class\tKO\tA\tB\nx\tK00001\t1\t2\ny\tK00002\t1\t0\n", {}, "is of no known format"),
+    ("A.tsv", "gene\tKO\tthrshld\tscore\ng\tK00001\t30\t20\n", {}, "lacks KofamScan's marks of hits"),
+    ("A.tsv", "KO\tA\tB\nK00001\t1\t50%\nK00002\t1\t1\n", {}, "line 2: column 'B' is '50%', it must be a whole"),
+    ("A.csv", ",genome,K00001,K00002\n1,A,1,0\n2,B,0,2\n", {}, "column '' only counts: leave it out, so that 'genome'"),
     ("A.txt", COGCLASSIFIER + "p9\n", {}, "line 5: has 1 fields, the header has 9: is the file cut off?"),
     ("A.txt", COGCLASSIFIER.replace("COG0083", "c8"), {}, "line 3: column 'COG_ID' is 'c8', it must"),
     ("t.tsv", "allele_name\tgene_family\tA\ng_1\tg\ta1\n", {}, "lists names of genes: give what PIRATE_to_Rtab.pl"),
@@ -494,13 +540,14 @@ def test_entries_without_an_identifier_are_told(tmp_path):
 @pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize("packed", ["", ".gz"])
 def test_what_bakta_leaves_beside_its_main_file_is_left_out(tmp_path, nested, packed):
-    columns = {"": "DbXrefs\n{}COG:COG0187", ".hypotheticals": "Mol Weight\n{}9", ".inference": "X\n{}x"}
+    columns = {".tsv": "DbXrefs\n{}COG:COG0187", ".hypotheticals.tsv": "Mol Weight\n{}9", ".inference.tsv": "X\n{}x"}
+    columns |= {".txt": "\nbases: 9", ".tbl": "\n1\t9"}
     head = "# Annotated with Bakta\n#Sequence Id\tType\tStart\tStop\tStrand\tLocus Tag\tGene\tProduct\t"
     row = "c1\tcds\t1\t9\t+\tt1\tgyrB\tGyrase\t"
     for name in ("A", "B"):
         for end, last in columns.items():
-            path = (tmp_path / name if nested else tmp_path) / f"{name}{end}.tsv{packed}"
+            path = (tmp_path / name if nested else tmp_path) / f"{name}{end}{packed}"
             write(path, head + last.format(row) + "\n")
-    with pytest.warns(UserWarning, match="4 files such as A.hypotheticals.tsv.* were left out"):
+    with pytest.warns(UserWarning, match="8 files such as A.hypotheticals.tsv.* were left out"):
         found = read_table(tmp_path)
     assert (found.names, found.families) == (["A", "B"], ["COG0187"])

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from omniset.cli import main
-from omniset.genomes import GenomeCompleter, evaluate, read_qualities, read_table, training
+from omniset.genomes import GenomeCompleter, evaluate, read_qualities, read_table, simulate, training
 from omniset.genomes.calibration import Logistic
 from omniset.genomes.kegg_modules import Module, Modules, parse
 
@@ -19,8 +19,7 @@ SMALL = ["--epochs", "1", "--progress", "false", "--device", "cpu"]
 def study(tmp_path_factory):
     """Simulated tables, and a model fitted on them."""
     root = tmp_path_factory.mktemp("genomes")
-    simulate = ["genomes", "simulate", "--out", str(root / "sim"), "--genomes", "61", "--families", "83"]
-    assert main([*simulate, "--mags", "11"]) == 0
+    simulate.write(root / "sim", simulate.simulate(61, 83, 11))
     fit = ["genomes", "fit", str(root / "sim/families.tsv"), "--taxonomy", str(root / "sim/taxonomy.tsv")]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(training, "VALIDATION_FRACTION", 0.1)  # of more clades than other tests have

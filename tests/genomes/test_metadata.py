@@ -98,6 +98,8 @@ TAXONOMIES = {
     "words": f"#genome\tLineage\nA\t{'; '.join(KNOWN)}\nB\tBacteria;Bacillota\n",
     "NCBI": f"genome\ttaxonomy\nA\tcellular organisms;Archaea;Thermoproteati;{';'.join(KNOWN[1:])}\n"
     "B\tcellular organisms; Bacteria; Bacillati; Bacillota\n",
+    "MMseqs2": f"genome\tlineage\nA\t-_x y;{AEROPYRUM.replace('__', '_')}\nB\td_Bacteria;-_x;p_Bacillota\n",
+    "superkingdoms": f"genome\tlineage\nA\t{AEROPYRUM.replace('d__', 'sk__')}\nB\tsk__Bacteria;k__;p__Bacillota\n",
     "NCBI, groups": f"genome\ttaxonomy\nA\troot;cellular organisms;Archaea;TACK group;{';'.join(KNOWN[1:])}\n"
     "B\tcellular organisms;Bacteria;Bacillota;unclassified Bacillota;uncultured\n",
     "BAT": "# bin_classification_lineage_superkingdom_phylum_class_order_family_genus_species\n"
@@ -162,7 +164,7 @@ def test_kingdoms_beneath_domains_are_none_of_our_ranks(tmp_path):
         ("genome\tphylum\nA\tc__Y\n", "line 2: column 'phylum' is 'c__Y', it must be one name, of this rank"),
         ("genome\tphylum\tPhylum\nA\tX\tY\n", "has two columns of the rank 'phylum': leave one of them out"),
         ("genome\ttaxonomy\nA\t562\n", "line 2: column 'taxonomy' is '562', it must be a lineage"),
-        (TAXONOMIES["GTDB-Tk"] * 2, "line 4: is the header again: remove this line"),
+        (TAXONOMIES["GTDB-Tk"] * 2, "line 4: is the header again: remove it"),
         ("genome\tcolour\nA\tred\n", "has no column with lineages .gtdb_taxonomy, .* it has 'genome', 'colour'"),
         (
             "genome" + ("\t" + "x" * 99) * 20 + "\nA" + "\tb" * 20 + "\n",

@@ -101,6 +101,7 @@ def test_taxa_of_databases(tmp_path, text, expected):
         (PR2_OLD, PR2_4, "Amoebophrya"),
         ("d__B;k__K;p__P;c__C;o__O;f__F;g__G;s__S", WITH_KINGDOM, "g__G"),
         ("d:B,k:K,p:P,g:G", WITH_KINGDOM, "g__G"),
+        ("sk__B;k__K;p__P;c__C;o__O;f__F;g__G", WITH_KINGDOM, "g__G"),
         (RDP % "P", RANKS, "g__Mycobacterium"),
     ],
 )
@@ -158,7 +159,8 @@ def test_a_model_keeps_its_ranks(references, tmp_path):
         (["a\tp:Dinophyta,d:Eukaryota"], "line 2: the taxon .* has ranks that are not one below the other"),
         (["a\td:Bacteria,p:X,p:Y"], "line 2: the taxon .* must have one name for each rank"),
         (["a\tD_0__A;D_2__B"], "line 2: the taxon .* has 'D_2__B' at rank 2"),
-        (["a\t", "b\t"], "has no taxa"),
+        (["a\t", "b\t"], "has no taxa: it needs"),
+        (["a\tAB1.1", "b\tAB1.2"], "has no taxa, but such as 'AB1.1': it needs lines of a name and a taxon"),
     ],
 )
 def test_what_is_unclear_is_refused(tmp_path, lines, message):
@@ -284,6 +286,11 @@ def test_calls_of_other_tools(tmp_path):
         "x;size=3\td:Bacteria(1.00),p:Firmicutes(0.97),g:Bacillus(0.31)\t+\td:Bacteria,p:Firmicutes\ny\t\t\t\n"
     )
     assert read_taxonomy(path) == {"x;size=3": ("d__Bacteria", "p__Firmicutes"), "y": ()}
+    path.write_text("x\t\tBacteria\tdomain\t1.0\tFirmicutes\tphylum\t0.9\n")  # RDP's classifier
+    assert read_taxonomy(path) == {"x": ("d__Bacteria", "p__Firmicutes")}
+    path.write_text('"","Kingdom","Genus","Species"\n"x","B","Bacillus","subtilis"\n"y","B","Bacillus","uncultured"\n')
+    taxa = read_taxonomy(path)  # of DADA2's addSpecies
+    assert [taxa[name][5:] for name in "xy"] == [("Bacillus", "Bacillus subtilis"), ("Bacillus",)]
     mothur = table(tmp_path, "Otu1\t31\tBacteria(100);Firmicutes(99);", header="OTU\tSize\tTaxonomy")
     assert read_taxonomy(mothur) == {"Otu1": ("Bacteria", "Firmicutes")}
 

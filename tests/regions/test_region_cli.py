@@ -10,7 +10,7 @@ import pytest
 from omniset import report as written
 from omniset.cli import main
 from omniset.regions import ConnectivityPredictor, blend, read_regions, report
-from omniset.regions.data import simulate
+from omniset.regions.data import simulate, write_tables
 
 REGIONS, GENES = 34, 13
 QUIET = ["--progress", "false"]
@@ -38,7 +38,7 @@ def study(tmp_path_factory, quick):
     quick.setattr(report.drawn, "brain", Mock(side_effect=ImportError))
     quick.setattr(blend, "FOLDS", 2)
     root = tmp_path_factory.mktemp("regions")
-    assert run("simulate", "--out", root / "brain", "--regions", REGIONS, "--genes", GENES) == 0
+    write_tables(root / "brain", simulate(REGIONS, GENES))
     assert run("fit", *files(root / "brain"), "--out", root / "model", *FEW) == 0
     assert run("fit", *files(root / "brain"), "--out", root / "ridge", *RIDGE) == 0
     assert run("fit", *files(root / "brain"), "--out", root / "attention", "--method", "attention", *FEW) == 0
@@ -68,18 +68,6 @@ def refused(capsys, *words):
     last = said.strip().splitlines()[-1]
     assert last.startswith("omniset: error: ")
     return last
-
-
-def test_simulate_writes_three_tables(study, tmp_path, capsys):
-    words = ["simulate", "--regions", REGIONS, "--genes", GENES, "--out"]
-    assert run(*words, tmp_path / "a") == run(*words, tmp_path / "b", "--seed", "1") == 0
-    for name in NAMES:
-        same, other = ((tmp_path / folder / f"{name}.csv").read_bytes() for folder in "ab")
-        assert same == (study / "brain" / f"{name}.csv").read_bytes()
-        assert same != other
-    assert "even and >= 16, got 17" in refused(capsys, "simulate", "--out", tmp_path / "c", "--regions", "17")
-    assert "genes must be >= 10, got 9" in refused(capsys, "simulate", "--out", tmp_path / "c", "--genes", "9")
-    assert not (tmp_path / "c").exists()
 
 
 def test_options_of_reading(study, tmp_path, capsys):

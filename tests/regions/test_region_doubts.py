@@ -24,6 +24,16 @@ NILEARN = FULL[WITH] / np.where(WITH[0] == WITH[1], np.sqrt(2), 1)
 ORDER = np.random.default_rng(0).permutation(SIZE)
 SHIFTED = ["Background", *NAMES[:-1]]
 VOXELS = PLACES / 2 + np.array([45, 63, 36])
+BELOW = pd.DataFrame(0.1 * np.arange(80).reshape(4, 20), ["Laccumb", "Lthal", "Raccumb", "Rthal"], EXPRESSION.columns)
+WITH_BELOW = pd.concat([EXPRESSION[:30], BELOW[:2], EXPRESSION[30:], BELOW[2:]])
+AREAS = [f"gyrus {i}" for i in range(30)]  # each on both sides
+TWICE = PLACES.set_axis(pd.Index(AREAS + AREAS, name="region")).assign(hemi=["left"] * 30 + ["right"] * 30)
+LATERAL = [f"{side}h_{area}" for side in "lr" for area in AREAS]
+GGSEG = EXPRESSION.reset_index(drop=True).assign(region=AREAS + AREAS, hemi=[*TWICE["hemi"]])
+GGSEG = GGSEG[["hemi", "region", *EXPRESSION]]
+CENTROIDS = PLACES.set_axis(["R", "A", "S"], axis=1).reset_index(names="ROI Name")
+CENTROIDS.insert(0, "ROI Label", range(1, SIZE + 1))
+PAIRS = pd.DataFrame([(NAMES[i], NAMES[j], FULL[i, j]) for i, j in zip(*UPPER, strict=True)])
 MIRRORED = pd.concat([EXPRESSION[:30], EXPRESSION[:30].set_axis(NAMES[30:])])
 
 
@@ -75,6 +85,26 @@ READ = {  # what is given; what is said
         "such as 'ctx-lh-Vis_1' for 'LH_Vis_1'",
     ),
     "R": (e(connectivity=SQUARE.add_prefix("X")), ""),
+    "subcortex in one file": (
+        e(expression=WITH_BELOW, connectivity=FULL, coordinates=None),
+        "order of expression, wit",
+    ),
+    "names of both sides": (e(expression=GGSEG, connectivity=both(LATERAL), coordinates=TWICE), "which are put before"),
+    "the side twice": (
+        e(connectivity=both([f"{n[:2].lower()}_{n[0]}_{n[3:]}" for n in SHORT])),
+        "such as 'lh_L_Vis_1' for '7N",
+    ),
+    "Schaefer's centroids": (e(coordinates=CENTROIDS), ""),
+    "R's melt": (e(connectivity=PAIRS.set_axis(["Var1", "Var2", "value"], axis=1).reset_index(names="row")), ""),
+    "two weights": (
+        e(connectivity=PAIRS.set_axis(["i", "j", "sc"], axis=1).assign(fc=PAIRS[2], sc=1)),
+        "weights are those in 'fc', not in 'sc'",
+    ),
+    "codes as numbers": (
+        e(coordinates=PLACES.assign(hemi=[-1.0] * 30 + [1.0] * 30)),
+        "'-1' and '1' are left and right",
+    ),
+    "no gene": (e(expression=EXPRESSION.assign(volume=range(SIZE))), "'volume' are taken for genes"),
     "LPS": (e(coordinates=PLACES * [-1, -1, 1]), "x is from right to left (LPS), and its sign is turned"),
     "cm": (e(coordinates=PLACES / 10), "they are taken for cm and made mm"),
     "codes": (e(coordinates=PLACES.assign(hemi=[1] * 30 + [2] * 30)), "hemispheres '1' and '2' are left and right"),
@@ -92,6 +122,7 @@ REFUSED = {
         e(connectivity=FULL[WITH] + 0.3 * (WITH[0] == WITH[1]) * WITH[0]),
         "leave the diagonal out, or what",
     ),
+    "tracer": (e(connectivity=1e-7 * np.random.default_rng(0).random((SIZE, SIZE))), "not symmetric at 1,770 pair(s)"),
     "triangle": (e(connectivity=FULL[LOWER], coordinates=None), "nothing tells which: give --triangle lower if row by"),
     "voxels": (numbered(VOXELS), "on one side of the midline: give mm from there, left negative"),
     "voxels by name": (e(coordinates=VOXELS), "on one side of the midline"),
@@ -116,10 +147,11 @@ def test_what_is_read_right_with_a_word(case):
     given, said = READ[case]
     found = read_regions(**given)
     assert any(said in note for note in found.notes) or not said, found.notes
-    if case in ("percent", "sparse", "counts", "distances", "another order", "mirrored"):
+    if case in ("no gene", "percent", "sparse", "counts", "distances", "another order", "mirrored"):
         return
     assert len(found) == SIZE
     at = [EXPRESSION.to_numpy(np.float32).tolist().index(row) for row in found.expression.tolist()]
+    assert sorted(at) == [*range(SIZE)] or case == "mirrored"
     np.testing.assert_allclose(found.connectivity, MADE.connectivity[np.ix_(at, at)], atol=1e-12)
     if found.coordinates is not None:
         np.testing.assert_allclose(abs(found.coordinates), abs(MADE.coordinates[at]), atol=1e-9)
@@ -156,3 +188,34 @@ def test_the_line_of_excel_that_tells_the_separator(tmp_path):
         (tmp_path / f"{name}.csv").write_text("sep=;\n" + frame.to_csv(sep=";"))
     found = read_regions(*(tmp_path / f"{name}.csv" for name in "ecp"))
     np.testing.assert_allclose(found.connectivity, MADE.connectivity)
+
+
+def test_files_as_tools_write_them(tmp_path):
+    """BrainNet Viewer's pair, MRtrix' comment, and arrays of DSI Studio and CONN: what they hold is the same."""
+    edge, node, square = tmp_path / "a.edge", tmp_path / "a.node", np.nan_to_num(FULL[np.ix_(ORDER, ORDER)])
+    np.savetxt(edge, FULL, delimiter="\t")
+    node.write_text(
+        "".join(f"{x}\t{y}\t{z}\t1\t2\t{n}\n" for (x, y, z), n in zip(MADE.coordinates, NAMES, strict=True))
+    )
+    np.savetxt(tmp_path / "mrtrix.csv", FULL, header="command_history: tck2connectome a b (version=3.0.4)")
+    names = "\n".join(NAMES[i] for i in ORDER) + "\n"
+    dsi = {"connectivity": square, "name": np.frombuffer(names.encode(), np.uint8)[None]}
+    scipy.io.savemat(tmp_path / "dsi.mat", dsi, format="4")
+    more = np.array([*NAMES, "QC_a", "seed b"], dtype=object)[None]
+    conn = {"Z": np.hstack([FULL, np.ones((SIZE, 2))]), "names": more[:, :-2], "names2": more, "SE": np.ones((1, 62))}
+    scipy.io.savemat(tmp_path / "conn.mat", conn)
+    for file, matrix in ((edge, None), ("mrtrix.csv", None), ("dsi.mat", None), ("conn.mat", "Z")):
+        found = read_regions(EXPRESSION, tmp_path / file, node, matrix=matrix)
+        np.testing.assert_allclose(found.connectivity, MADE.connectivity, atol=1e-12)
+        np.testing.assert_array_equal(found.coordinates, MADE.coordinates)
+
+
+def test_remedies_that_are_named(tmp_path):
+    scipy.io.savemat(tmp_path / "a.mat", {"conn": {"fc": FULL}})
+    with pytest.raises(
+        ValueError, match=r"in MATLAB, a = conn.fc; save\('a.mat', 'a'\) makes that an array of its own"
+    ):
+        read_connectivity(tmp_path / "a.mat")
+    np.savetxt(tmp_path / "a.csv", EXPRESSION, delimiter=",")
+    with pytest.raises(ValueError, match="holds numbers: names of genes must stand above them, in a header"):
+        read_regions(tmp_path / "a.csv")

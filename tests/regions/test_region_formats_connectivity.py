@@ -450,9 +450,7 @@ def opaque(name):
 
 UNREAD = {
     "objects": lambda p: npz(p / "a.npz", m=connectivity(), names=cells(NAMES)),
-    "a column of objects": lambda p: npz(p / "a.npz", m=connectivity(), names=cells(NAMES)[:, None]),
     "objects and networks": lambda p: npz(p / "a.npz", m=connectivity(), label=["Vis"] * REGIONS, names=cells(NAMES)),
-    "objects of a triangle": lambda p: npz(p / "a.npz", m=VECTOR, names=cells(NAMES)),
     "a dict": lambda p: npz(p / "a.npz", m=connectivity(), names=np.array({"names": NAMES})),
     "records": lambda p: npz(p / "a.npz", m=connectivity(), names=np.array([(n, 1) for n in NAMES], "U9,i4")),
     "two columns": lambda p: npz(p / "a.npz", m=connectivity(), names=np.array([(n, "Vis") for n in NAMES])),
@@ -472,11 +470,8 @@ def test_names_that_cannot_be_read_are_refused(kind, tmp_path):
     refused(read_connectivity, path, f"{message}, such as {remedy}; or leave 'names' out", f"{path}: the array 'names'")
 
 
-def test_what_is_refused_only_where_it_is_as_many_as_the_regions(tmp_path):
-    for key in ("who", "atlas.who"):
-        path = npz(tmp_path / "a.npz", **{"m": connectivity(), key: cells(NAMES)})
-        refused(read_connectivity, path, f"the array '{key}' (13) may hold the names of the 13 regions")
-    path = npz(tmp_path / "b.npz", m=connectivity(), who=cells(NAMES[:-1]), about=np.array({"n": 3}))
+def test_what_cannot_be_read_is_said(tmp_path):
+    path = npz(tmp_path / "b.npz", m=connectivity(), about=np.array({"n": 3}))
     found = read_connectivity(path)
     assert found.names is None
     assert found.notes[0] == f"{path}: 'about' cannot be read"
@@ -513,9 +508,9 @@ def test_of_several_arrays_of_names_that_of_the_other_files_is_taken(tmp_path):
 def test_texts_called_names_that_are_none(tmp_path):
     path = npz(tmp_path / "a.npz", m=connectivity(), label=["Vis"] * REGIONS, names=["a", "b"])
     assert read_connectivity(path).notes[:2] == [
-        f"{path}: 'names' has 2 texts for 13 regions, they are taken for no names",
-        f"{path}: 'label' has 1 different text(s) for 13 regions, they are taken for no names",
+        f"{path}: 'names' has 2 texts, 2 different, for 13 regions: they are taken for no names",
+        f"{path}: 'label' has 13 texts, 1 different, for 13 regions: they are taken for no names",
     ]
-    for names, said in (([n[2:] for n in NAMES], "'areaa' is there twice"), (["", *NAMES[1:]], "a region has no name")):
+    for names, said in (([n[2:] for n in NAMES], "'areaa' is there twice"), (["", *NAMES[1:]], "1 has no name")):
         path = npz(tmp_path / "b.npz", m=connectivity(), names=np.array(names))
-        refused(read_connectivity, path, f"the array 'names' must have a name of its own for each region, {said}")
+        refused(read_connectivity, path, f"the array 'names': region {said}")

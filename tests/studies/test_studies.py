@@ -325,6 +325,20 @@ def test_mixtures_are_drawn_as_said():
     assert stats.kstest(truth[..., 3:].flatten(), stats.uniform(0.1, 0.5).cdf).pvalue > 1e-3
 
 
+def test_with_variances_in_this_range_the_true_mixtures_would_be_below_the_networks_of_the_paper():
+    draw, worst = generator("variances"), max(load("mixture-of-gaussians").recipe.paper["sizes"]["ust"][64])
+    truth = torch.stack([mixture_of_gaussians.draw_set(generator("many", i))[3] for i in range(100)])
+    of = mixture_of_gaussians.Mixture(truth[..., 0], truth[..., 1:3], truth[..., 3:].sqrt())
+    which = torch.multinomial(of.weights, 1024, replacement=True, generator=draw)[..., None].expand(-1, -1, 2)
+    points = of.means.gather(1, which) + of.deviations.gather(1, which) * torch.randn(100, 1024, 2, generator=draw)
+    assert mixture_of_gaussians.negative_log_likelihood(of, points).mean() > worst + 0.5
+
+
+def test_shards_of_the_largest_size_are_whole_sets():
+    sizes = [len(mixture_of_gaussians.draw_set(generator("mixture-of-gaussians", "train", i))[0]) for i in range(300)]
+    assert 60 < max(sizes) <= load("mixture-of-gaussians").recipe.test["largest_set"]
+
+
 def test_likelihood_is_that_of_torch():
     output, points = torch.randn(3, 20).double(), torch.randn(3, 7, 2).double()
     of = mixture_of_gaussians.mixture(output)

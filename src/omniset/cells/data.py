@@ -38,6 +38,7 @@ from omniset.tables.genes import (
     respelled,
     text_columns,
 )
+from omniset.tables.labels import doubts_of_classes
 from omniset.tables.matrices import Compressed, Opened, Source, open_source
 
 NONE, FILE = "none", "file"  # no batches; each source is one
@@ -52,6 +53,8 @@ BATCHES = re.compile(
 )
 MEMORY = 512 << 20  # bytes of counts that are kept; of more, blocks are read each epoch anew
 BARCODE = re.compile(r"(?:.*[_#:-])?[ACGT]{12,}(?:[-_.:].*)?")  # what cells are called
+GENE = re.compile(r"ENS[A-Z]*G\d{11}(\.\d+)?")
+COMMON = {"ACTB", "GAPDH", "B2M", "MALAT1", "RPL3", "RPS6", "EEF1A1", "TMSB4X", "FTL", "TUBB"}  # genes of most cells
 TURNED = "its cells are called as genes: it is genes x cells, give it turned (adata.T)"
 ASKED = "give aliases, or the column of var that has the names"
 MISSING = 0.1  # share of a model's genes from which on we speak of those that are not there
@@ -316,17 +319,31 @@ def _spelled(sources: list[Source], column: str | None) -> list[list[str]]:
     if column is not None:
         return [_column_of_var(source, column) for source in sources]
     known = {canonical(gene) for source in sources if not only_count(source.genes) for gene in source.genes}
-    spelled: list[list[str]] = []
-    for source in sources:
+    spelled: dict[int, list[str]] = {}
+    # First those without another column to be called by, whom the others join.
+    for number, source in sorted(enumerate(sources), key=lambda one: any(True for _ in text_columns(one[1].var))):
         called = (source.genes[:1000], source.names[:1000])
         barcodes = [np.mean([bool(BARCODE.fullmatch(name)) for name in names]) for names in called]
         if barcodes[0] > 0.9 and barcodes[1] < 0.1:
             raise ValueError(f"{source.name}: genes have barcodes for names, as {listed(source.genes, 2)}; {TURNED}")
-        names, before = gene_names(source.name, source.var, known), {canonical(n) for some in spelled for n in some}
+        if _of_genes(source.names.tolist()) and not _of_genes(source.genes):  # of perturbed genes both are
+            raise ValueError(
+                f"{source.name}: cells have genes for names, as {listed([*source.names[:2]], 2)}; {TURNED}"
+            )
+        names, before = (
+            gene_names(source.name, source.var, known),
+            {canonical(n) for some in spelled.values() for n in some},
+        )
         if 3 * len(before.intersection(map(canonical, names))) < min(len(before), len(names)):
             names = _joined(source, names, [*before], None, True)[1]
-        spelled.append(names)
-    return spelled
+        spelled[number] = names
+    return [spelled[number] for number in range(len(sources))]
+
+
+def _of_genes(names: list[str]) -> bool:
+    common = COMMON.intersection(name.upper() for name in names)
+    shown = names[:1000]
+    return len(common) > 2 or sum(bool(GENE.fullmatch(name)) for name in shown) > 0.9 * len(shown)
 
 
 def _column_of_var(source: Source, column: str) -> list[str]:
@@ -378,21 +395,11 @@ def _selection(matching: Match, width: int) -> sp.csr_array | None:
 
 
 def _concatenated(frames: list[pd.DataFrame]) -> pd.DataFrame:
-    """One below the other. Column by column, since pandas is about to change what it makes of empty ones."""
-    if len(frames) == 1:
-        return frames[0].copy()
-    index = pd.Index(np.concatenate([frame.index.to_numpy(dtype=object) for frame in frames]))
-    columns = {}
-    for name in dict.fromkeys(name for frame in frames for name in frame.columns):
-        parts = [frame.get(name) for frame in frames]
-        kinds = {part.dtype if part is not None else None for part in parts}
-        if len(kinds) == 1:
-            columns[name] = pd.concat(parts, ignore_index=True).array
-            continue
-        filled = [pd.Series(np.nan, frame.index) if p is None else p for frame, p in zip(frames, parts, strict=True)]
-        values = np.concatenate([part.to_numpy(dtype=object) for part in filled])
-        columns[name] = pd.Series(values).infer_objects().array
-    return pd.DataFrame(columns, index=index)
+    """One below the other."""
+    with warnings.catch_warnings():  # pandas is about to change what it makes of columns that are empty in some
+        warnings.simplefilter("ignore", FutureWarning)
+        obs = pd.concat(frames)
+    return obs.set_axis(pd.Index(np.concatenate([frame.index.to_numpy(dtype=object) for frame in frames])))
 
 
 @contextmanager
@@ -588,32 +595,19 @@ def labels_of(cells: Cells, label: str) -> Shaped[np.ndarray, " cells"]:
     Raises:
         ValueError: No such column.
     """
-    labels = texts(cells, label, "label")
-    _warn_of_odd(cells.obs[label], label)
+    labels, values = texts(cells, label, "label"), cells.obs[label]
+    if pd.api.types.is_float_dtype(values.dtype) and (number := values.nunique()) > NUMBERS:
+        first = f"{values.dropna().iloc[0]:g}"
+        said = f"{label} has {number:,} different numbers, such as {first}: each is taken for a type"
+        warnings.warn(said, stacklevel=3)
     without = np.array([name is not None and name.strip().casefold() in UNLABELLED for name in labels], dtype=bool)
     if without.any():
         said = listed(sorted(set(labels[without])))
         warnings.warn(f"cells whose {label} is {said} are taken for unlabelled", stacklevel=3)
         labels[without] = None
+    for said in doubts_of_classes(pd.DataFrame({label: labels})):
+        warnings.warn(said, stacklevel=3)
     return labels
-
-
-def _warn_of_odd(values: pd.Series, label: str) -> None:
-    """Labels that are hardly types: measured numbers, and spellings of one name."""
-    known = values[~unlabelled(values)]
-    if pd.api.types.is_float_dtype(known.dtype) and known.nunique() > NUMBERS:
-        warnings.warn(
-            f"{label} has {known.nunique():,} different numbers, such as {known.iloc[0]:g}: each is taken for a type",
-            stacklevel=4,
-        )
-    names = pd.Series(pd.unique(known.astype(str)))
-    spelled = names.groupby(names.str.split().str.join(" ").str.casefold()).agg(list)
-    for alike in [some for some in spelled if len(some) > 1]:
-        warnings.warn(
-            f"{label} has {' and '.join(map(repr, alike))}, which differ by spaces or by case: they are taken for "
-            f"{len(alike)} types",
-            stacklevel=4,
-        )
 
 
 def unlabelled(labels: Any) -> Bool[np.ndarray, " cells"]:

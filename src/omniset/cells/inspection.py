@@ -66,7 +66,7 @@ def _quantiles(values: Any) -> str:
 
 def _values(column: pd.Series) -> str:
     """The most frequent ones."""
-    names = [str(value) for value in column.value_counts().index]
+    names = [str(value) for value, number in column.value_counts().items() if number]
     return ", ".join(names[:5]) + (f" and {len(names) - 5:,} more" if len(names) > 5 else "")
 
 

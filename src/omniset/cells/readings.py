@@ -34,6 +34,9 @@ SHARE = 0.95  # of the values of the sample must be whole to be counts, or recov
 EXACT = 1e-4  # how far the logarithm of a count may be from the one that is stored
 ALIKE = 0.01  # spread of the cells' sums, relative to their mean, up to which they were normalised to one
 DIVISORS = 10
+MANY = 10_000  # values, of which some count is above 1
+LARGE = 1e5  # counts from which on their logarithms, in 32 bits, are near that of a whole number by chance
+BASES = (math.e, 2.0, 10.0)  # of logarithms
 TOTAL = 1e4  # of a cell whose counts are not known
 
 
@@ -79,6 +82,10 @@ def decide(source: Source, wanted: str) -> Reading:
             words = f"counts, of which {looked}"
         else:
             words = "integer counts" if len(values) else "no counts at all in the cells looked at"
+            if len(values) >= MANY and values.max() == 1:
+                warnings.warn(
+                    f"{source.name}: all {len(values):,} counts looked at are 1: were they cut?", stacklevel=4
+                )
         return reading("counts", "stored", f"{words}, {size}, {middle(sample)}")
     if wanted == "log1p":
         _refuse_large(source, values, "say input='counts' or 'auto'")
@@ -119,7 +126,7 @@ def _kind(source: Source, sample: sp.csr_array, fractions: np.ndarray, looked: s
     _refuse_large(source, values, f"{advice}; if they are normalised, take log1p of them first", fractions)
     how, base = _way(sample, ("log1p", "normalised", "linear"))
     if how == "relative":
-        base = _equal_base(sample, (math.e, 2.0, 1.0)) or 0.0
+        base = _equal_base(sample, (*BASES, 1.0)) or 0.0
     if how == "linear" or base == 1:
         made = (
             "counts that were divided by a size of each cell" if how == "linear" else "shares of each cell, as scVI's"
@@ -144,10 +151,11 @@ def _way(sample: sp.csr_array, ways: tuple[str, ...]) -> tuple[str, float]:
     """
     telling = _distance(sample.data) > WHOLE
     best, way = 0.0, ("relative", math.e)
-    for base, how in product((math.e, 2.0), ways):
-        if how == "linear" and base == 2:
+    for base, how in product(BASES, ways):
+        if how == "linear" and base != math.e:
             continue
-        _, near = _recovered(sample, how, base)
+        counts, near = _recovered(sample, how, base)
+        near &= counts.data < LARGE
         share = float(min(near.mean(), near[telling].mean())) if telling.any() else 0.0
         if share >= SHARE and share > best:
             best, way = share, (how, base)
@@ -179,7 +187,7 @@ def _sample(source: Source) -> sp.csr_array:
     return sp.csr_array(sp.vstack(blocks, format="csr"))
 
 
-def _equal_base(sample: sp.csr_array, bases: tuple[float, ...] = (math.e, 2.0)) -> float | None:
+def _equal_base(sample: sp.csr_array, bases: tuple[float, ...] = BASES) -> float | None:
     """The base of the logarithm without which all cells have the same sum, most nearly; 1 is none at all."""
     spread, base = min((_sums(sample, base)[0], -base) for base in bases)
     return -base if spread <= ALIKE else None
@@ -200,7 +208,7 @@ def _target(sample: sp.csr_array, base: float) -> str:
 
 
 def _logarithms(base: float) -> str:
-    return "logarithms to base 2" if base == 2 else "logarithms"
+    return "logarithms" if base == math.e else f"logarithms to base {base:g}"
 
 
 def _without_log(values: np.ndarray, base: float) -> np.ndarray:

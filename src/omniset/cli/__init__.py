@@ -20,9 +20,10 @@ WAITS = {"GOMP_SPINCOUNT": "1000"}
 
 def _commands() -> dict[str, Any]:
     """Of each system a dict of its verbs; those of the estimators on sets stand by themselves."""
-    from omniset.cli import cells, demo, genomes, microbiomes, regions, sets
+    from omniset.cli import cells, demo, example, genomes, microbiomes, regions, sets
 
     return {
+        "example": example.example,
         "demo": demo.demo,
         "fit": sets.fit,
         "predict": sets.predict,
@@ -35,7 +36,6 @@ def _commands() -> dict[str, Any]:
             "complete": genomes.complete,
             "evaluate": genomes.evaluate,
             "explain": genomes.explain_call,
-            "simulate": genomes.simulate,
         },
         "cells": {
             "_help": "Single cells: vectors of cell states from counts, in which batches are mixed.",
@@ -54,7 +54,6 @@ def _commands() -> dict[str, Any]:
             "predict": regions.predict,
             "evaluate": regions.evaluate,
             "explain": regions.explain_pair,
-            "simulate": regions.simulate,
         },
         "microbiomes": {
             "_help": "Microbiomes: a taxon for every read, in the context of its sample.",
@@ -62,7 +61,6 @@ def _commands() -> dict[str, Any]:
             "classify": microbiomes.classify,
             "evaluate": microbiomes.evaluate,
             "explain": microbiomes.explain_taxon,
-            "simulate": microbiomes.simulate,
         },
     }
 

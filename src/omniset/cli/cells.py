@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from omniset.cells.options import AnnotatorOptions, EmbedderOptions, Reading
-from omniset.cli.options import Saving, given, split, takes
+from omniset.cli.options import Saving, chosen, given, split, takes
 from omniset.cli.parts import find, in_parts
 from omniset.options import Computing
 from omniset.runs.console import noted, say, say_notes
@@ -456,7 +456,7 @@ def evaluate(
     from omniset.runs import devices
     from omniset.trials.kept import Kept
 
-    asked = {name: value for name, value in given(EmbedderOptions, options).items() if value is not None}
+    asked = chosen(EmbedderOptions, options)
     embedder = CellEmbedder(**asked) if model is None else CellEmbedder.load(model, **asked)
     embedder.check_arguments()
     about: dict[str, Any] = {"seed": embedder.seed, "device": devices.find(embedder.device).type, "resume": resume}

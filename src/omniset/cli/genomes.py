@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from omniset.cli.options import Saving, given, takes
+from omniset.cli.options import Saving, chosen, given, takes
 from omniset.cli.parts import find, in_parts
 from omniset.genomes.options import CompleterOptions
 from omniset.options import Computing
@@ -47,8 +47,8 @@ def fit(
         out: Folder for the model and its report.
         resume: Go on with an interrupted run in the same folder.
         format: Of the table: genomes-by-families, families-by-genomes, long, eggnog, cogclassifier,
-            kofamscan, ko-mapper, dram, anvio-matrix, anvio-functions, prokka, bakta, interproscan or hmmscan. "auto":
-            recognised by its columns.
+            kofamscan, ko-mapper, dram, anvio-matrix, anvio-functions, prokka, bakta, dbcan, interproscan or hmmscan.
+            "auto": recognised by its columns.
         identifiers: Which families, where the table has several kinds: COG, KO, Pfam, EC, CAZy, ... "auto": the main
             one.
     """
@@ -92,15 +92,10 @@ def fit(
         folder.write(made, histories=completer.histories_, files=["the model"], lines=[line, *notes])
 
 
-def _chosen(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options that are not as at fit."""
-    return {name: value for name, value in options.items() if value is not None}
-
-
 def _fitted(model: Path, options: Mapping[str, Any]) -> Any:
     from omniset.genomes.completer import GenomeCompleter
 
-    completer = GenomeCompleter.load(model, **_chosen(options))
+    completer = GenomeCompleter.load(model, **options)
     completer.check_arguments()
     return completer
 
@@ -185,7 +180,7 @@ def complete(
     from omniset.report.run import working_folder
     from omniset.tables.files import TableWriter
 
-    completer = _fitted(model, given(Computing, options))
+    completer = _fitted(model, chosen(Computing, options))
     reads = [table, model, quality, modules]
     with working_folder(out, "genomes", "completion", reads=reads, seed=completer.seed) as folder:
         stated = None if quality is None else read_qualities(quality)
@@ -262,8 +257,8 @@ def evaluate(
     from omniset.runs import devices
     from omniset.runs.console import say
 
-    options = given(CompleterOptions, options)
-    completer = GenomeCompleter(**_chosen(options)) if model is None else _fitted(model, options)
+    options = chosen(CompleterOptions, options)
+    completer = GenomeCompleter(**options) if model is None else _fitted(model, options)
     completer.check_arguments()
     device = devices.find(completer.device).type
     about: dict[str, Any] = {"reads": [table, taxonomy, quality, model], "resume": resume}
@@ -324,7 +319,7 @@ def explain_call(
     from omniset.runs.folders import new_file
     from omniset.tables.files import TableWriter, kind_of
 
-    completer = _fitted(model, given(Computing, options))
+    completer = _fitted(model, chosen(Computing, options))
     if out is not None:
         kind_of(out)
         new_file(out)
@@ -342,36 +337,3 @@ def explain_call(
                 writer.write(why.families.assign(genome=genome, explained=family))
             say(f"\nWritten to {out}: {len(why.families)} families")
         say_notes(notes())
-
-
-@takes(Saving)
-def simulate(
-    out: Path = Path("simulated"),
-    genomes: int = 400,
-    families: int = 1000,
-    mags: int = 100,
-    seed: int = 0,
-) -> None:
-    """Make tables to try the others on: gene content that evolved by gain and loss along a tree.
-
-    Example: omniset genomes simulate --out simulated
-
-    Args:
-        out: Folder for families.tsv (complete genomes), taxonomy.tsv, mags.tsv (incomplete and contaminated genomes),
-            quality_report.tsv (their estimated quality) and truth.tsv (their complete content).
-        genomes: Complete genomes.
-        families: Gene families.
-        mags: Incomplete genomes.
-        seed: The same seed gives the same tables.
-    """
-    from omniset.genomes import simulate as simulator
-    from omniset.report.run import working_folder
-    from omniset.runs.console import say
-
-    with working_folder(out, "genomes", "simulation") as folder:
-        made = simulator.simulate(genomes, families, mags, seed)
-        simulator.write(folder.path, made)
-    say(
-        f"Written to {out}: families.tsv ({len(made.genomes)} genomes x {len(made.families)} families), "
-        f"taxonomy.tsv, mags.tsv ({len(made.mags)} incomplete genomes), quality_report.tsv, truth.tsv"
-    )

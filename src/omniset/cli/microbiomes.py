@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from omniset.cli.options import Saving, given, needed, split, takes, whole_numbers
+from omniset.cli.options import Saving, chosen, given, needed, split, takes, whole_numbers
 from omniset.cli.parts import find, in_parts
 from omniset.microbiomes.options import ClassifierOptions
 
@@ -120,7 +120,7 @@ def classify(
         pairs: Of files, or names, of first and second reads of pairs (_R1_001 and _R2_001, _1 and _2, /1 and /2): first
             leaves the second ones out, with both each fragment counts twice. null: both, with a warning.
         sample_from: Take a read's sample from its name: header for what stands before the number, as in S3_17 or S3.17;
-            sample for ;sample=S3;, barcodelabel for ;barcodelabel=S3;. null: each file is a sample.
+            sample for sample=S3, barcodelabel for barcodelabel=S3 or barcode=S3. null: each file is a sample.
         threshold: Confidence that a rank needs to be named. null: as at fit.
         against: Table of other calls of the same sequences, Feature ID and Taxon: how far they agree is reported, and
             which of their names are none of ours.
@@ -148,7 +148,7 @@ def classify(
     from omniset.tables.dna import known_as, read_fasta
 
     files = [p for one in _files(reads) for p in (find(one, READS, "reads") if one.is_dir() else [one])]
-    classifier = TaxonClassifier.load(model, **_using(options))
+    classifier = TaxonClassifier.load(model, **chosen(ClassifierOptions, options))
     if threshold is not None:
         classifier.set_params(threshold=threshold).check_arguments()
     threshold = classifier.threshold
@@ -242,7 +242,7 @@ def evaluate(
     from omniset.runs.console import say, telling
 
     fitted = {} if model is None else TaxonClassifier.load(model).get_params()
-    classifier = TaxonClassifier(**fitted | _using(options))
+    classifier = TaxonClassifier(**fitted | chosen(ClassifierOptions, options))
     classifier.check_arguments()
     about: dict[str, Any] = {"reads": [file, taxonomy, model], "resume": resume, **_place(classifier)}
     with working_folder(out, "microbiomes", "evaluation", **about) as folder:
@@ -306,7 +306,7 @@ def explain_taxon(
 
     kind_of(out)
     new_file(out)
-    classifier = TaxonClassifier.load(model, **_using(options))
+    classifier = TaxonClassifier.load(model, **chosen(ClassifierOptions, options))
     with run_folder(out.parent), noted() as notes:
         explanation = classifier.explain(feature, sequences, read_samples(counts), sample=sample, top=top)
         about = explanation.attrs
@@ -325,24 +325,6 @@ def explain_taxon(
             say("  there is nothing else in the sample")
         say_notes(notes())
         say(f"Written to {out}")
-
-
-@takes(Saving)
-def simulate(out: Path = Path("microbiome"), samples: int = 12, seed: int = 0) -> None:
-    """Write a made-up microbiome to try the other commands on.
-
-    Example: omniset microbiomes simulate --out microbiome
-
-    Args:
-        out: Folder for references.fasta, taxonomy.tsv, table.tsv and sequences.fasta (samples of two communities in
-            turn), truth.tsv (their taxa) and reads.fastq.gz (one more sample).
-        samples: How many.
-        seed: The same seed gives the same files.
-    """
-    from omniset.microbiomes import simulate as simulated
-    from omniset.runs.console import say
-
-    say(f"Written to {out}: {', '.join(simulated.write(simulated.simulate(samples, seed), out))}")
 
 
 def _place(classifier: Any) -> dict[str, Any]:
@@ -388,11 +370,6 @@ def _write(path: Path, table: Any) -> None:
 
     with TableWriter(path, empty=True) as writer:
         writer.write(table)
-
-
-def _using(options: dict[str, Any]) -> dict[str, Any]:
-    """Those of the class that are given."""
-    return {name: value for name, value in given(ClassifierOptions, options).items() if value is not None}
 
 
 def _files(reads: str | None) -> list[Path]:

@@ -148,6 +148,11 @@ def given(cls: type, arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {name: arguments[name] for name in options_of(cls) if name in arguments}
 
 
+def chosen(cls: type, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """As `given`, those that are not as at fit."""
+    return {name: value for name, value in given(cls, arguments).items() if value is not None}
+
+
 def whole_numbers(name: str, words: str) -> Sequence[int]:
     """Numbers with commas between. Raises: ValueError, naming the option."""
     return _of_text(name, words, Sequence[int])

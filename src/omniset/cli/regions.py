@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from omniset.cli.options import Saving, given, needed, takes
+from omniset.cli.options import Saving, chosen, given, needed, takes
 from omniset.cli.options import split as words
 from omniset.options import Computing
 from omniset.regions.options import PredictorOptions, Reading
@@ -238,7 +238,7 @@ def evaluate(
 
     files = Files(expression, connectivity, coordinates, aliases)
     predictor = ConnectivityPredictor() if model is None else ConnectivityPredictor.load(model)
-    predictor.set_params(**{n: value for n, value in given(PredictorOptions, options).items() if value is not None})
+    predictor.set_params(**chosen(PredictorOptions, options))
     predictor.check_arguments()  # before a folder of rows is made
     about: dict[str, Any] = {"reads": [*files, model], "resume": resume}
     with working_folder(out, "regions", "evaluation", seed=predictor.seed, **about) as folder:
@@ -322,37 +322,3 @@ def explain_pair(
         about = folder.about(f"{first} and {second}", (regions or predictor.regions_).notes)
         made = report.of_explanation(about, looked, importance, first, second)
         folder.write(made, files=[f"{name}.tsv" for name in tables], lines=lines)
-
-
-@takes(Saving)
-def simulate(out: Path = Path("brain"), regions: int = 80, genes: int = 120, seed: int = 0) -> None:
-    """Write a made-up brain to try the other commands on: expression.csv, connectivity.csv and regions.csv.
-
-    Example: omniset regions simulate --out brain
-
-    Args:
-        out: Folder for the three tables.
-        regions: Even; half of them on each side.
-        genes: Number of genes.
-        seed: The same seed gives the same brain.
-    """
-    import pandas as pd
-
-    from omniset.regions.data import simulate as made_up
-    from omniset.report.run import working_folder
-    from omniset.runs.console import say
-    from omniset.tables.files import TableWriter
-
-    made = made_up(regions, genes, seed)
-    index = pd.Index(made.names, name="region")
-    about = pd.DataFrame(made.coordinates, index, ["x", "y", "z"]).round(2)
-    tables = {
-        "expression": pd.DataFrame(made.expression, index, made.genes).round(6),
-        "connectivity": pd.DataFrame(made.connectivity, index, made.names).round(6),
-        "regions": about.assign(hemisphere=made.hemisphere, network=made.network),
-    }
-    with working_folder(out, "regions", "simulation") as folder:
-        for name, table in tables.items():
-            with TableWriter(folder.path / f"{name}.csv") as writer:
-                writer.write(table.reset_index())
-    say(f"Written to {out}: {', '.join(f'{name}.csv' for name in tables)}")

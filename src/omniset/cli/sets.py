@@ -7,25 +7,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from omniset.cli.options import Saving, given, split, takes
+from omniset.cli.options import Function, Saving, given, split, takes
 from omniset.cli.parts import find, in_parts
 from omniset.estimators.options import SetOptions
 from omniset.options import option, options
 
 TABLES = (".parquet", ".csv", ".tsv")
-SETS = (
-    *TABLES,
-    ".h5ad",
-    ".zarr",
-    ".fcs",
-    ".biom",
-    ".h5",
-    ".hdf5",
-    ".npy",
-    ".npz",
-    ".pt",
-    ".txt",
-)  # that a folder of parts may hold
+# That a folder of parts may hold.
+SETS = (*TABLES, ".h5ad", ".zarr", ".fcs", ".biom", ".h5", ".hdf5", ".npy", ".npz", ".pt", ".txt")
 PREDICTING = ("max_elements", "device", "progress")
 # What the shell has no use for: what another option, or the labels, say, and settings of networks for Python.
 # Of `SetOptions`: how networks are trained and computed in detail, which no result told to choose, and what is said
@@ -73,10 +62,6 @@ class Reading:
     )
 
 
-def _parts(arguments: dict[str, Any]) -> list[Path]:
-    return find(arguments["sets"], SETS, "sets")
-
-
 def _each_set_once(made: Mapping[str, Path], out: Path) -> list[str]:
     from omniset.cli import joined
 
@@ -84,7 +69,13 @@ def _each_set_once(made: Mapping[str, Path], out: Path) -> list[str]:
     return []
 
 
-of_many = in_parts("sets", _parts, endings=TABLES, join=_each_set_once)
+of_many = in_parts("sets", lambda given: find(given["sets"], SETS, "sets"), endings=TABLES, join=_each_set_once)
+
+
+def of_model(command: Function) -> Function:
+    """A command that uses a model: with what may differ from its fit."""
+    command = takes(SetOptions, *PREDICTING, as_at_fit=True)(takes(Saving)(command))
+    return takes(Reading, "set_column", as_at_fit=True)(takes(Reading, "vectors")(command))
 
 
 @takes(Reading)
@@ -188,6 +179,7 @@ def fit(
         in_columns = table.level if times is None else "set"
         of = file.level if file is not None else in_columns if level == "auto" else level
         collection, values, groups = labels.read(table, of, folder.path, draft.progress)
+        commands.warn_of_features(table, collection, values, of)
         chosen, values, in_words = labels.task(values, table.file, task, of)
         model = commands.MAKERS[chosen](**arguments | {"level": of})
         folder.settle(type(model).__name__)
@@ -228,10 +220,7 @@ def fit(
 
 
 @of_many
-@takes(Reading, "set_column", as_at_fit=True)
-@takes(Reading, "vectors")
-@takes(SetOptions, *PREDICTING, as_at_fit=True)
-@takes(Saving)
+@of_model
 def predict(sets: Path, model: Path = Path("run"), out: Path = Path("predictions.csv"), **options: Any) -> None:
     """Predict the sets of a table, and write as they are read.
 
@@ -253,10 +242,7 @@ def predict(sets: Path, model: Path = Path("run"), out: Path = Path("predictions
 
 
 @of_many
-@takes(Reading, "set_column", as_at_fit=True)
-@takes(Reading, "vectors")
-@takes(SetOptions, *PREDICTING, as_at_fit=True)
-@takes(Saving)
+@of_model
 def embed(sets: Path, model: Path = Path("run"), out: Path = Path("vectors.csv"), **options: Any) -> None:
     """Write each set of a table as a vector, which other tools can group, draw or learn from.
 
@@ -279,10 +265,7 @@ def embed(sets: Path, model: Path = Path("run"), out: Path = Path("vectors.csv")
     commands.write_each(estimator, vectors, sets, out, reading, ("embedding", made))
 
 
-@takes(Reading, "set_column", as_at_fit=True)
-@takes(Reading, "vectors")
-@takes(SetOptions, *PREDICTING, as_at_fit=True)
-@takes(Saving)
+@of_model
 def evaluate(
     sets: Path,
     target: Path | None = None,
@@ -348,10 +331,7 @@ def evaluate(
 
 
 # jsonargparse looks a function up by name in the package, and `omniset.explain` is a module that loads PyTorch.
-@takes(Reading, "set_column", as_at_fit=True)
-@takes(Reading, "vectors")
-@takes(SetOptions, *PREDICTING, as_at_fit=True)
-@takes(Saving)
+@of_model
 def explain_sets(
     sets: Path,
     model: Path = Path("run"),

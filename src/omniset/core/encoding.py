@@ -9,6 +9,7 @@ import shlex
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from numbers import Number
 from typing import Any, Literal
 
 import numpy as np
@@ -22,7 +23,8 @@ from omniset.core.features import MISSING, writing, written
 
 Missing = Literal["error", "indicator"]
 CATEGORIES = 100  # of a column, at most: more are names
-NO_NUMBER = (*MISSING, "-", ".", "?", "n.d.")  # SAS's and those of spreadsheets; among categories "-" is a strand
+# Those of SAS, of spreadsheets and of the Genomic Data Commons; among categories "-" is a strand.
+NO_NUMBER = (*MISSING, "-", "--", "'--", ".", "?", "n.d.")
 NO_CATEGORY = tuple(word for word in MISSING if word != "none")  # "none" may well be one
 MIDNIGHT = r" 00:00:00(\.0+)?Z?$"  # of dates without a time
 MARKED = '; missing values are taken, and marked, with --missing indicator (Python: missing="indicator")'
@@ -364,7 +366,7 @@ class FrameRows(Block):
             return pa.array(values, from_pandas=True)
         gone = values.isna().to_numpy()
         known = values[~gone]
-        if values.dtype.kind not in "OTU" or not all(isinstance(v, str | int | float) for v in known):
+        if values.dtype.kind not in "OTU" or not all(isinstance(v, str | Number) for v in known):
             raise ValueError(f"column {name!r} must be numbers or text, it is {values.dtype}")
         return pa.array([None if g else str(v) for g, v in zip(gone, values, strict=True)], pa.string())
 

@@ -26,6 +26,7 @@ UNNAMED = re.compile(r"(Unnamed: \d+.*)?")  # what pandas calls a column without
 NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?"
 BOUND = "a bound of a number"
 WRITINGS = {  # of numbers and dates, of which each would be a category
+    "a number whose comma is of thousands, or of decimals, as --decimal , reads it": r"[+-]?[1-9]\d{0,2},\d{3}",
     "a number with a comma (--decimal , reads decimal commas)": r"[+-]?(\d{1,3}(\.\d{3})+|\d*),\d+(e[+-]?\d+)?",
     "a number with separators of thousands": r"[+-]?\d{1,3}([ ,'\xa0\u2009\u202f]\d{3})+(\.\d+)?",
     "a number in percent": NUMBER + r"\s?%",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import tempfile
 import warnings
@@ -46,6 +47,8 @@ from omniset.tables.survival import as_survival
 from omniset.training import artefacts
 from omniset.trials.comparison import HOLDS
 
+IDENTIFIER = re.compile(r"(.+[_ .-])?(id|barcode|uuid)", re.IGNORECASE)  # columns that are hardly features
+SURE, LOOKED = 20, 1_000  # sets, at least and at most, of which is asked whether a feature tells the label
 OUT_OF_FOLD, FEATURES, SCORES = "out_of_fold.csv", "features.csv", "scores.csv.gz"
 MAKERS: dict[str, type[SetEstimator]] = {
     "classification": SetClassifier,
@@ -146,6 +149,36 @@ class Labels:
         if isinstance(model, SetSurvival):
             return as_survival(self.file, values, source, 1, self.event_value)
         return as_numbers(self.file, values, source)
+
+
+def warn_of_features(table: SetTable | StoredSets, sets: Sets, values: pd.DataFrame, level: str) -> None:
+    """Of those that are hardly meant: called as an identifier, or each alone what is to be predicted of sets."""
+    doubts = [*_leaks(sets, values)] if level == "set" else []
+    if found := [name for name in table.features if IDENTIFIER.fullmatch(name)]:
+        doubts.append(f"feature {found[0]!r} looks like an identifier, which says nothing of new sets")
+    for doubt in doubts:
+        warnings.warn(f"{table.file.path}: {doubt}: --ignore leaves it out", stacklevel=2)
+
+
+def _leaks(sets: Sets, values: pd.DataFrame) -> Iterator[str]:
+    """Of features that tell a target alone: in the first elements of sets its classes one to one, or the same line."""
+    looked = np.flatnonzero(sets.sizes)[:LOOKED]
+    if len(looked) < SURE or not sets.features:
+        return
+    first = np.stack([sets[number].read(0, 1)[0][0].double().numpy() for number in looked.tolist()])
+    for target in values:
+        texts = values[target].iloc[looked].astype(str)
+        codes, classes = pd.factorize(texts)
+        numbers = pd.to_numeric(texts, errors="coerce").to_numpy(np.float64)
+        for name, column in zip(sets.features, first.T, strict=True):
+            kinds = len(np.unique(column))
+            told = 1 < kinds == len(classes) <= len(looked) / 3 and len({*zip(column, codes, strict=True)}) == kinds
+            with np.errstate(invalid="ignore", divide="ignore"):
+                line = kinds > len(looked) / 3 and abs(np.corrcoef(column, numbers)[0, 1]) > 1 - 1e-9
+            if told or line:
+                where = f"of all {len(looked):,} sets, in their first elements"
+                yield f"feature {name!r} alone tells {target!r} {where}, as if it were that"
+                break
 
 
 def read_as(model: SetEstimator, reading: dict[str, Any]) -> dict[str, Any]:

@@ -39,7 +39,7 @@ from omniset.genomes.metadata import as_numbers
 from omniset.genomes.readers import MANY, MOST, READERS, Genome, Notes, pooled, without_sums
 from omniset.runs.progress import Progress
 from omniset.tables.doubts import FEWEST
-from omniset.tables.files import OPENERS, TextFile, listed
+from omniset.tables.files import TextFile, listed, unpacked
 from omniset.tables.sheets import Sheet, key, look
 
 WIDE = ("genomes-by-families", "families-by-genomes")
@@ -47,6 +47,7 @@ READABLE = (".tsv", ".csv", ".txt", ".tab", ".annotations", ".rtab", ".parquet",
 # What to take from a folder that holds the other outputs of the same tool too.
 PREFERRED = re.compile(
     r"\.emapper\.annotations|^cog_classify\.tsv|_cog_classify\.tsv|^classifier_result\.tsv|^gene_presence_absence\.Rtab"
+    r"|^annotations\.tsv|^overview\.(txt|tsv)"
 )
 TOLERATED = {  # what a reader counts, and what is said of it
     "empty": "{number} empty cells were read as 0, since no cell is 0: "
@@ -57,13 +58,14 @@ TOLERATED = {  # what a reader counts, and what is said of it
     "see whether their files or rows are complete",
     "many copies": f"{{number}} genomes have more than {MANY} copies of most families: counts must be of genes, "
     "not of reads, TPM or coverage, and of one genome",
+    "no family": "{number} rows name no family and were left out",
     "absent": "{number} rows say that there is none and were left out",
     "pfam names": "eggNOG-mapper writes names of Pfam families, not accessions such as PF00001: "
     "use them only with models of such names",
     "unread": "{number} entries hold no identifier of kind {wanted} and were left out: "
     "see whether a spreadsheet changed them",
 }
-BESIDE = re.compile(r"\.(hypotheticals|inference)\.tsv(?=\.|$)")  # of Bakta, beside its main file
+BESIDE = re.compile(r"(\.(hypotheticals|inference)\.tsv|\.txt|\.tbl)(?=\.|$)")  # of Bakta and Prokka, beside .tsv
 
 
 class GenomeFile:
@@ -223,7 +225,9 @@ def _files(path: str | Path | Sequence[str | Path]) -> tuple[list[Path], str | N
     if not path.is_dir():
         return [path], None
     there = [*sorted(path.iterdir()), *sorted(path.glob("*/*"))]
-    usable = [p for p in there if p.is_file() and not p.name.startswith(".") and _ends_well(p)]
+    usable = [
+        p for p in there if p.is_file() and not p.name.startswith(".") and unpacked(p.name).lower().endswith(READABLE)
+    ]
     main = [p for p in usable if (of := p.with_name(BESIDE.sub(".tsv", p.name))) == p or not of.exists()]
     chosen = [p for p in main if PREFERRED.search(p.name)] or [p for p in main if p.parent == path] or main
     if not chosen:
@@ -245,11 +249,6 @@ def _without_empty(paths: list[Path], skipped: str | None) -> tuple[list[Path], 
     empty = next(path for path in paths if path not in filled)
     said = f"{len(paths) - len(filled)} of {len(paths)} files, such as {empty}, are empty and were left out"
     return filled, said if skipped is None else f"{skipped}; {said}"
-
-
-def _ends_well(path: Path) -> bool:
-    stem = path.name[: -len(path.suffix)] if path.suffix.lower() in OPENERS else path.name
-    return stem.lower().endswith(READABLE)
 
 
 # ---------------------------------------------------------------------- in memory

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice
 
 from omniset.core.features import MISSING
 from omniset.tables.files import TableFile, TextFile, listed
@@ -23,7 +23,7 @@ IDENTIFIER = re.compile(
     r"(?P<COG>COG\d{4,5})|(?P<arCOG>arCOG\d{5})|(?P<KOG>KOG\d{4})|(?P<KO>(?:[kK][oO]:)?K\d{5})"
     r"|(?P<Pfam>PF\d{5}(?:\.\d+)?)|(?P<TIGRFAM>TIGR\d{5}(?:\.\d+)?)|(?P<NCBIfam>NF\d{6}(?:\.\d+)?)"
     r"|(?P<InterPro>IPR\d{6})|(?P<EC>(?:EC[: ]?)?\d+\.(?:\d+|-)\.(?:\d+|-)\.(?:[nB]?\d+|-))"
-    r"|(?P<CAZy>(?:GH|GT|PL|CE|AA|CBM)\d+(?:_\d+)?)|(?P<GO>GO:\d{7})|(?P<eggNOG>ENOG\w+)"
+    r"|(?P<CAZy>(?:GH|GT|PL|CE|AA|CBM)\d+(?:_\d+)?)|(?P<GO>GO:\d{7})|(?P<eggNOG>ENOG\w+)|(?P<UniRef>UniRef\d+_\w+)"
 )
 BETWEEN = re.compile(r"!!!|[\s,;/|+]+")  # what stands between several identifiers in one field
 KINDS = tuple(IDENTIFIER.groupindex)
@@ -42,7 +42,8 @@ class Format:
 
     Attributes:
         title: What it is, or who writes it.
-        header: It is recognised by a column out of each of these groups; (): by more than names of columns.
+        header: It is recognised by a column out of each of these groups; (): by one of genomes and one of families, or
+            by more than names of columns.
         families: The columns that may have identifiers, by their kind; the first kind is the one that is taken where
             none is asked for. Empty: the file has any kind, and all are taken.
         genome: The column of genomes. (): such a file is one genome.
@@ -98,7 +99,7 @@ FORMATS = {
         "DRAM's annotations.tsv",
         families={
             "KO": ("ko_id", "kegg_id", "kofam_id"),
-            "CAZy": ("cazy_ids", "cazy_id", "cazy_best_hit", "cazy_hits"),
+            "CAZy": ("cazy_ids", "cazy_id", "cazy_best_hit", "cazy_hits", "dbcan_id", "dbcan_ids"),
             "Pfam": ("pfam_hits", "pfam_id", "pfam_ids"),
         },
         genome=("fasta", "input_fasta"),
@@ -127,8 +128,15 @@ FORMATS = {
         contig=("sequence_id",),
         pick="prefixed",
     ),
+    "dbcan": Format(
+        "dbCAN's overview, one genome per file",
+        header=(("gene_id",), ("hmmer", "dbcan_hmm"), ("diamond",)),
+        families={"CAZy": ("hmmer", "dbcan_hmm")},
+        gene=("gene_id",),
+        pick="inside",
+    ),
     "interproscan": Format("InterProScan's .tsv, one genome per file", families=dict.fromkeys(("Pfam", *KINDS), ())),
-    "hmmscan": Format("--tblout of hmmscan or hmmsearch, one genome per file"),
+    "hmmscan": Format("--tblout or --domtblout of hmmscan or hmmsearch, or pfam_scan.pl's table, one genome per file"),
 }
 REFUSED = (  # files beside those that can be read: a column out of each group, none of these, and what to give instead
     ((("letter",), ("count",)), "cog_id",
@@ -136,15 +144,14 @@ REFUSED = (  # files beside those that can be read: a column out of each group, 
     ((("gene",), ("non_unique_gene_name",), ("annotation",)), "",
      "lists names of genes, not counts: give the file gene_presence_absence.Rtab that stands beside it"),
     ((("allele_name",), ("gene_family",)), "", "lists names of genes: give what PIRATE_to_Rtab.pl makes of it"),
+    ((("ko",), ("thrshld",), ("score",)), "",
+     "lacks KofamScan's marks of hits above their thresholds: give the file as KofamScan writes it (-f detail-tsv)"),
     ((("feature",), ("assembly",), ("locus_tag",)), "",
      "lists features, which are no families: annotate the proteins with eggNOG-mapper or KofamScan"),
 )  # fmt: skip
-CHOICES = {  # what may be asked for
-    **{"cog": "COG", "arcog": "arCOG", "cog_id": "COG", "eggnog_ogs": "COG"},
-    **{"ko": "KO", "ko_id": "KO", "kegg_ko": "KO", "kegg_id": "KO", "kegg": "KO"},
-    **{"pfam": "Pfam", "pfams": "Pfam", "pfam_hits": "Pfam", "cazy": "CAZy", "cazy_ids": "CAZy", "cazy_id": "CAZy"},
-    **{"ec": "EC", "go": "GO", "gos": "GO", "tigrfam": "TIGRFAM", "ncbifam": "NCBIfam", "interpro": "InterPro"},
-    **{"kog": "KOG", "eggnog": "eggNOG", "other": "other"},
+CHOICES = {kind.lower(): kind for kind in (*KINDS, "other")} | {  # what may be asked for, also by names of columns
+    **{"cog_id": "COG", "eggnog_ogs": "COG", "ko_id": "KO", "kegg_ko": "KO", "kegg_id": "KO", "kegg": "KO"},
+    **{"pfams": "Pfam", "pfam_hits": "Pfam", "cazy_ids": "CAZy", "cazy_id": "CAZy", "gos": "GO"},
 }
 
 GENOME_NAMES = (
@@ -154,24 +161,29 @@ GENOME_NAMES = (
 )
 FAMILY_NAMES = (
     *("family", "gene_family", "families", "family_id", "function", "orthogroup", "cog", "cog_id", "ko", "ko_id"),
-    *("enzyme", "pgfam_id"),
+    *("enzyme", "pgfam_id", "kegg_ko", "kegg_id"),
     *("pfam", "ec", "ec_number", "cluster", "gene_cluster", "gene_cluster_id", "feature", "gene", "otu_id", "key"),
 )
 COUNT_NAMES = ("count", "counts", "copies", "copy_number", "gene_count", "n", "number")
 AMOUNTS = ("present", "presence", "presence_absence", "value", "hits", "abundance", "coverage", "reads", "tpm", "rpkm")
 DESCRIPTIONS = ("description", "definition", "annotation", "product", "name")  # of families, beside their counts
 PRESENCE = dict.fromkeys(("true", "present", "yes", "x", "+"), 1.0) | dict.fromkeys(("false", "absent", "no", "-"), 0.0)
+NO_GENES = (*DESCRIPTIONS, "taxonomy", "lineage", "class", "category", "pathway", "module")
 METADATA = ("metadata_nsti",)  # PICRUSt2's distance to the nearest sequenced taxon
 COMMAS = re.compile(r"[+-]?\d+(?:[, '_]\d+)+(?:\.\d*)?", re.ASCII)  # of decimals or of thousands: refused as a count
-TBLOUT = re.compile(r"#\s*target name\s+accession\s+query name\b")
+HITS = {  # what a line of the header is by, and where target, accession, query and accession stand
+    re.compile(r"#\s*target name\s+accession\s+query name\b"): (0, 1, 2, 3),  # HMMER's --tblout
+    re.compile(r"#\s*target name\s+accession\s+tlen\b"): (0, 1, 3, 4),  # --domtblout: a gene counts once all the same
+    re.compile(r"#\s*<seq id> <alignment start>"): (6, 5, 0, 0),  # pfam_scan.pl
+}
 EGGNOG = [  # columns of eggNOG-mapper 2.1
     *("query", "seed_ortholog", "evalue", "score", "eggNOG_OGs", "max_annot_lvl", "COG_category", "Description"),
     *("Preferred_name", "GOs", "EC", "KEGG_ko", "KEGG_Pathway", "KEGG_Module", "KEGG_Reaction", "KEGG_rclass"),
     *("BRITE", "KEGG_TC", "CAZy", "BiGG_Reaction", "PFAMs"),
 ]
 ROOT = re.compile(r"@1\|root\b|@2\|Bacteria\b|@2157\|Archaea\b")
+ACCESSION = re.compile(r"GC[AF]_\d{6}")  # of an assembly
 MD5 = re.compile(r"[0-9a-f]{32}")
-DOMTBLOUT = re.compile(r"#\s*target name\s+accession\s+tlen\b")
 KOFAM = re.compile(r"#\s*gene name\s+KO\b")
 
 
@@ -188,24 +200,19 @@ def detect(sheet: Sheet) -> str:
 
     if is_kofam(sheet):
         return "kofamscan"
-    if is_tblout(sheet):
+    if columns_of_hits(sheet) is not None:
         return "hmmscan"
-    if is_tblout(sheet, DOMTBLOUT):
-        raise sheet.file.error(None, "has a row for each domain (--domtblout): give the file that --tblout writes")
     for groups, but, why in REFUSED:
         if has(groups) and but not in keys:
             raise sheet.file.error(None, why)
     for name, form in FORMATS.items():
-        if has(form.header):
+        if has(form.header or (form.genome, tuple(chain.from_iterable(form.families.values())))):
             return name
     if is_beheaded_eggnog(sheet):
         return "eggnog"
     if len(sheet.columns) >= 11 and MD5.fullmatch(sheet.columns[1]):
         return "interproscan"
-    dram = FORMATS["dram"]
-    if has((dram.genome, tuple(name for names in dram.families.values() for name in names))):
-        return "dram"
-    if has((dram.genome, dram.contig)):
+    if has((FORMATS["dram"].genome, FORMATS["dram"].contig)):
         raise sheet.file.error(None, "has no KO, CAZy or Pfam: run DRAM annotate with KOfam, dbCAN or Pfam")
     if sheet.keys[0] == "key" and text_columns(sheet):
         return "anvio-matrix"
@@ -215,12 +222,13 @@ def detect(sheet: Sheet) -> str:
         return "ko-mapper"
     if len(sheet.columns) > 1 or sheet.shifted:
         cells = [cell for fields in sheet.rows[:8] for cell in fields[1:]]
-        if 2 * sum(map(_is_count, cells)) >= len(cells):
+        named = next((cell for cell in cells if kind_of_identifier(cell) not in ("other", "EC")), None)
+        if named is None and 2 * sum(map(_is_count, cells)) >= len(cells):
             return "genomes-by-families"
     raise sheet.file.error(
         None,
         f"is of no known format: its columns are {listed(sheet.columns, 4)}. What can be read: {', '.join(FORMATS)}. "
-        "Give the format, or counts in place of names of genes",
+        "Give the format, counts in place of names of genes, or columns genome and family",
     )
 
 
@@ -229,11 +237,10 @@ def is_kofam(sheet: Sheet) -> bool:
     return sheet.marked and KOFAM.match("\t".join(["#", *sheet.columns])) is not None
 
 
-def is_tblout(sheet: Sheet, header: re.Pattern[str] = TBLOUT) -> bool:
-    """HMMER's table of hits: its header is among the first lines, each with a # before it."""
-    if isinstance(sheet.file, TableFile):
-        return False
-    return any(header.match(line) for _, line in islice(sheet.file.lines(), 5))
+def columns_of_hits(sheet: Sheet) -> tuple[int, int, int, int] | None:
+    """Of a table of hits, by its header among the first lines, each with a # before it: see `HITS`."""
+    head = [] if isinstance(sheet.file, TableFile) else [line for _, line in islice(sheet.file.lines(), 32)]
+    return next((at for header, at in HITS.items() if any(map(header.match, head))), None)
 
 
 def is_beheaded_eggnog(sheet: Sheet) -> bool:
@@ -246,9 +253,12 @@ def _is_count(cell: str) -> bool:
 
 
 def text_columns(sheet: Sheet) -> list[int]:
-    """Columns of words, the first one not counted."""
-    wide = range(1, len(sheet.columns))
-    return [at for at in wide if 2 * sum(at < len(f) and not _is_count(f[at]) for f in sheet.rows) > len(sheet.rows)]
+    """Columns of words, the first one not counted. Numbers in another writing, such as 50%, are none."""
+
+    def words(at: int) -> int:
+        return sum(at < len(f) and not _is_count(f[at]) and not f[at][:1].isdigit() for f in sheet.rows)
+
+    return [at for at in range(1, len(sheet.columns)) if 2 * words(at) > len(sheet.rows)]
 
 
 def is_list_of_kos(sheet: Sheet) -> bool:
@@ -262,7 +272,7 @@ def _is_mapper(sheet: Sheet) -> bool:
     some = False
     if is_list_of_kos(sheet):
         return True
-    if sheet.keys[0] in GENOME_NAMES or isinstance(sheet.file, TableFile):
+    if sheet.keys[0] in (*GENOME_NAMES, *NO_GENES) or isinstance(sheet.file, TableFile):
         return False
     header = len(sheet.columns) > 1 and sheet.keys[1] in FORMATS["ko-mapper"].families["KO"]
     for fields in [*([] if header else [sheet.columns]), *sheet.rows]:
@@ -305,7 +315,8 @@ def orientation(sheet: Sheet, known: Collection[str]) -> tuple[str, str | None]:
         return (by_genomes if of_model[0] > of_model[1] else by_families), None
     if max(named) <= 0.5 and first in (*FAMILY_NAMES, *GENOME_NAMES):
         return (by_families if first in FAMILY_NAMES else by_genomes), None
-    for here, there in (named, cazy):  # the latter last, since strains may have such names too (CE10)
+    genomes = [sum(map(bool, map(ACCESSION.search, names))) for names in (down, across)]  # are on the other side
+    for here, there in (named, genomes, cazy):  # the latter last, since strains may have such names too (CE10)
         if here != there:
             return (by_genomes if here > there else by_families), None
     return by_genomes, (
@@ -367,7 +378,7 @@ def several(field: str) -> list[str]:
         >>> several("K05845/K05846"), several(" COG0187!!!COG0188, COG0187 "), several("-")
         (['K05845', 'K05846'], ['COG0187', 'COG0188'], [])
     """
-    return [name for name in dict.fromkeys(BETWEEN.split(field)) if name not in ("", "-")]
+    return [name for name in dict.fromkeys(BETWEEN.split(field)) if name.lower() not in (*MISSING, "-")]
 
 
 def summary_of_kinds(kinds: Counter[str]) -> str:

@@ -173,18 +173,14 @@ class _Parser:
         return ValueError(f"definition {self.text!r} has {token!r} at character {start + 1}, where it cannot be")
 
     def alternatives(self, way: Callable[[], Node]) -> Node:
-        ways = [way()]
-        while self.peek() == ",":
-            self.at += 1
-            ways.append(way())
-        return _joined("or", ways)
+        return self.joined("or", ",", way)
 
-    def sequence(self) -> Node:
-        parts: list[Node] = []
-        while not parts or self.peek() == " ":
-            self.at += bool(parts)
-            parts.append(self.complex())
-        return _joined("and", parts)
+    def joined(self, kind: str, sign: str, part: Callable[[], Node]) -> Node:
+        parts = [part()]
+        while self.peek() == sign:
+            self.at += 1
+            parts.append(part())
+        return _joined(kind, parts)
 
     def complex(self) -> Node:
         parts, needed = [], self.peek() != "-"
@@ -209,7 +205,7 @@ class _Parser:
         self.depth += 1
         if self.depth > DEEPEST:
             raise ValueError(f"definition {self.text[:60]!r}... has more than {DEEPEST} parentheses in each other")
-        node = self.alternatives(self.sequence)
+        node = self.alternatives(lambda: self.joined("and", " ", self.complex))
         if self.peek() != ")":
             raise self.error()
         self.at, self.depth = self.at + 1, self.depth - 1

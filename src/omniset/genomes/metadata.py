@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,21 +15,23 @@ from jaxtyping import Bool, Float
 from omniset.genomes.formats import GENOME_NAMES, twice
 from omniset.tables.doubts import judge_join
 from omniset.tables.files import listed, short
-from omniset.tables.sheets import Sheet, look, number_of
+from omniset.tables.sheets import Sheet, look, number_of, numbers_of
 
 RANKS = ("domain", "phylum", "class", "order", "family", "genus", "species")
 
 COMPLETENESS = (
     *("completeness", "checkm2_completeness", "checkm_completeness"),
-    *("completeness_specific", "completeness_general", "percent_completion", "completion", "complete"),
+    *("completeness_specific", "completeness_general", "bin_completeness"),
+    *("percent_completion", "completion", "complete"),
 )
 CONTAMINATION = (
     *("contamination", "checkm2_contamination", "checkm_contamination"),
-    *("percent_redundancy", "redundancy"),
+    *("percent_redundancy", "redundancy", "bin_contamination"),
 )
 LINEAGE = ("gtdb_taxonomy", "classification", "gtdb_classification", "taxonomy", "lineage", "taxon", "ncbi_taxonomy")
 PREFIXES = {"d": 0, "k": 0, "p": 1, "c": 2, "o": 3, "f": 4, "g": 5, "s": 6}
 ALIASES = {"superkingdom": "domain", "kingdom": "domain"}
+PREFIXED = re.compile("[dkpcofgs]__")
 WHOLE = 99.0  # percent, at least, of a genome that is taken for whole: what it lacks is absent
 SEVERAL = re.compile(r"[;,|\s][dkpcofgs]__")  # another rank's name within a name
 PARTS = re.compile(r"[a-z].*[;|]|[dk]__|[;|].*[a-z]", re.IGNORECASE)  # of a lineage
@@ -103,18 +105,13 @@ def as_numbers(values: np.ndarray) -> tuple[Float[np.ndarray, "..."], tuple[int,
     """
     if values.dtype.kind in "biuf":
         return values.astype(np.float64), None
-    numbers = np.full(values.shape, np.nan)
-    wrong: tuple[int, ...] | None = None
-    for at in np.ndindex(values.shape):
-        value = values[at]
-        if isinstance(value, (bool, int, float, np.bool_, np.integer, np.floating)):
-            number: float | None = float(value)
-        else:
-            number = np.nan if value is None or value is pd.NA else number_of(str(value))
-            number = None if number is not None and np.isinf(number) else number
-        numbers[at] = np.nan if number is None else number
-        wrong = at if number is None and wrong is None else wrong
-    return numbers, wrong
+    plain = [float(v) if isinstance(v, (bool, np.bool_)) else "" if v is None or v is pd.NA else v for v in values.flat]
+    numbers, wrong = numbers_of([str(value) for value in plain])
+    if wrong is None:  # a number that is infinite is told its bounds
+        infinite = np.isinf(numbers) & np.array([isinstance(value, str) for value in values.flat], dtype=bool)
+        wrong = int(infinite.argmax()) if infinite.any() else None
+    place = None if wrong is None else tuple(map(int, np.unravel_index(wrong, values.shape)))
+    return numbers.reshape(values.shape), place
 
 
 def _percent(sheet: Sheet, row: int, column: int, text: str, most: float) -> float:
@@ -197,42 +194,36 @@ def _lineage(sheet: Sheet, row: int, column: int, text: str) -> list[str | None]
     parts = [_common_prefix(part.strip()) for part in text.split(";" if ";" in text else "|")]
     if ABOVE.match(parts[0]):  # NCBI's: kingdoms and groups stand among the ranks
         parts = [part for part in parts if not ABOVE.match(part)] or [""]
-    prefixed = [bool(re.match(r"[dkpcofgs]__", part)) for part in parts]
-    if not any(prefixed) and (len(parts) < 2 or len(parts) > len(RANKS)):
-        if len(parts) > len(RANKS):
-            raise _no_lineage(sheet, row, column, text)
+    prefixed = any(map(PREFIXED.match, parts))
+    if prefixed:
+        wrong = not all(re.match(r"(-|[a-z]{1,2}\d?)__", part) for part in parts if part)
+    elif len(parts) < 2:
         return ranks  # nothing, or words such as Unclassified
-    shifted = any(at != rank and name.fullmatch(part) for at, part in enumerate(parts) for rank, name in ENDS.items())
-    if not any(prefixed) and (shifted or all(part.isdigit() for part in parts)):
+    else:
+        wrong = any(at != rank and name.fullmatch(part) for at, part in enumerate(parts) for rank, name in ENDS.items())
+        wrong |= len(parts) > len(RANKS) or all(map(str.isdigit, parts))
+    if wrong or any(map(SEVERAL.search, parts)):
         raise _no_lineage(sheet, row, column, text)
-    domain = any(part.startswith("d__") for part in parts)
     seen: dict[int, str] = {}
-    for number, (part, has_prefix) in enumerate(zip(parts, prefixed, strict=True)):
-        if SEVERAL.search(part):
-            raise _no_lineage(sheet, row, column, text)
-        if any(prefixed) and not has_prefix:
-            if not part or re.match(r"[a-z]{1,2}\d?__", part):  # a rank that is none of ours, such as strain
-                continue
-            raise _no_lineage(sheet, row, column, text)
-        if domain and part.startswith("k__"):  # a kingdom beneath the domain is none of ours either
+    for number, part in enumerate(parts):
+        below = part.startswith("k__") and any(one.startswith("d__") for one in parts)  # a kingdom beneath the domain
+        if below or (prefixed and not PREFIXED.match(part)):  # or a strain: no rank of ours
             continue
-        rank = PREFIXES[part[0]] if has_prefix else number
+        rank = PREFIXES[part[0]] if prefixed else number
         if rank in seen:
-            raise sheet.file.error(
-                row,
-                f"column {sheet.columns[column]!r} has the rank {RANKS[rank]} twice ({short(seen[rank])}, "
-                f"{short(part)}): a lineage has each rank once",
+            again = (
+                f"has the rank {RANKS[rank]} twice ({short(seen[rank])}, {short(part)}): a lineage has each rank once"
             )
-        seen[rank] = part
-        ranks[rank] = _taxon(part)
+            raise sheet.file.error(row, f"column {sheet.columns[column]!r} {again}")
+        seen[rank], ranks[rank] = part, _taxon(part)
     return ranks
 
 
 def _common_prefix(part: str) -> str:
-    """A name with its rank as most databases write it: P__X and SILVA's D_1__X are p__X."""
-    numbered = re.match(r"D_([0-6])__", part)
-    if numbered:
+    """A name with its rank as most databases write it: P__X, SILVA's D_1__X and MMseqs2's p_X are p__X."""
+    if numbered := re.match(r"D_([0-6])__", part):
         return "dpcofgs"[int(numbered[1])] + part[3:]
+    part = re.sub(r"^([-dkpcofgs])_(?=[^_])", r"\1__", re.sub("^sk__", "d__", part))
     return part[:1].lower() + part[1:] if re.match(r"[DKPCOFGS]__", part) else part
 
 
@@ -263,7 +254,7 @@ def _column_of_names(sheet: Sheet, genome: int, at: list[int]) -> tuple[list[str
     """Genomes, the rows that they are in, and other columns."""
     first: dict[str, int] = {}
     texts = []
-    for row, (name, *rest) in _joined(sheet, [genome, *at]):
+    for row, (name, *rest) in sheet.records([genome, *at]):
         if not name:
             raise sheet.file.error(row, f"column {sheet.columns[genome]!r} is empty")
         if name in first:
@@ -273,16 +264,6 @@ def _column_of_names(sheet: Sheet, genome: int, at: list[int]) -> tuple[list[str
     if not first:
         raise sheet.file.error(None, "has no genomes: there are no rows below its header")
     return list(first), list(first.values()), texts
-
-
-def _joined(sheet: Sheet, at: list[int]) -> Iterator[tuple[int, list[str]]]:
-    """As `Sheet.records`, of a file that stands alone."""
-    try:
-        yield from sheet.records(at)
-    except ValueError as error:
-        raise ValueError(
-            str(error).replace("give the files that were joined here one by one", "remove this line")
-        ) from error
 
 
 def rows_by_name(frame: pd.DataFrame) -> Callable[[str], int]:

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import scipy.sparse as sp
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
 from omniset.core.features import MISSING
 from omniset.genomes.formats import (
@@ -31,6 +31,7 @@ from omniset.genomes.formats import (
     GENOME_NAMES,
     METADATA,
     PRESENCE,
+    columns_of_hits,
     distinct,
     is_beheaded_eggnog,
     is_kofam,
@@ -41,7 +42,7 @@ from omniset.genomes.formats import (
     text_columns,
 )
 from omniset.tables.doubts import FEWEST, counted_from
-from omniset.tables.files import OPENERS, TableFile, TextFile, listed, short
+from omniset.tables.files import TableFile, TextFile, listed, short, unpacked
 from omniset.tables.sheets import NUMBER, Sheet, key, split_loosely, texts_of
 
 MOST = 2**31 - 1  # what 32 bits hold
@@ -53,7 +54,7 @@ ENDINGS = re.compile(
     r"|[._-](?:ko|kofam|kofamscan|functions|cog_classify|classifier_result))$",
     re.IGNORECASE,
 )
-NO_NAME = ("cog_classify", "classifier_result", "annotations", "emapper", "user_ko", "functions")
+NO_NAME = ("cog_classify", "classifier_result", "annotations", "emapper", "user_ko", "functions", "overview")
 INSIDE = {  # identifiers within longer texts
     "KO": re.compile(r"\bK\d{5}\b"),
     "CAZy": re.compile(r"\b(?:GH|GT|PL|CE|AA|CBM)\d+(?:_\d+)?(?![0-9A-Za-z])"),  # also of GT2_Glycos_transf_2
@@ -123,14 +124,7 @@ Entry = tuple[int, str, list[str], int] | tuple[int, str, list[str], int, str]
 
 
 def gather(file: TextFile, entries: Iterable[Entry], only: str | None = None) -> Found:
-    """Genomes out of entries that come genome by genome.
-
-    Args:
-        only: The file is this one genome, even if nothing is in it.
-
-    Raises:
-        ValueError: A genome again, after other ones.
-    """
+    """Genomes out of entries that come genome by genome; `only`: of this one, even if nothing is in the file."""
     began: dict[str, int] = {}
     counts: dict[str, int] = {}
     contigs: dict[str, dict[str, int]] = {}
@@ -157,8 +151,7 @@ def gather(file: TextFile, entries: Iterable[Entry], only: str | None = None) ->
 
 def _genome(name: str, counts: dict[str, int], contigs: dict[str, dict[str, int]]) -> Genome:
     present = {family: count for family, count in counts.items() if count > 0}
-    several = contigs if len(contigs) > 1 else {}
-    return Genome(name, list(present), np.array(list(present.values()), dtype=np.int64), several)
+    return Genome(name, list(present), np.array([*present.values()], np.int64), contigs if len(contigs) > 1 else {})
 
 
 def contig_of(gene: str) -> str:
@@ -236,7 +229,9 @@ def read_long(sheet: Sheet, notes: Notes) -> Found:
     count = None if sheet.first(COUNT_NAMES) is None else sheet.need(COUNT_NAMES, "counts")
     amount = sheet.first(AMOUNTS) if count is None else count
     at = [genome, family, *([amount] if amount is not None else [])]
-    numbers = [i for i in range(len(sheet.columns)) if i not in at[:2] and _holds_numbers(sheet, i)]
+    places = [i for i in range(len(sheet.columns)) if i not in at[:2]]
+    cells = {i: [row[i + sheet.shifted] for row in sheet.rows if i + sheet.shifted < len(row)] for i in places}
+    numbers = [i for i, some in cells.items() if some and all(map(str.isdigit, some))]
     if count is None and numbers:
         notes.warnings.append(
             f"{sheet.file.path}: no column is called count, so that each row was taken for one copy: "
@@ -245,6 +240,10 @@ def read_long(sheet: Sheet, notes: Notes) -> Found:
 
     def entries() -> Iterator[Entry]:
         for row, (name, identifier, *rest) in sheet.records(at):
+            if count is None and name and not identifier:
+                notes.tally["no family"] += 1  # of a gene, as BV-BRC's of RNA
+                yield row, name, [], 0
+                continue
             for column, text in ((genome, name), (family, identifier)):
                 if not text:
                     raise sheet.file.error(row, f"column {sheet.columns[column]!r} is empty")
@@ -267,11 +266,6 @@ def read_long(sheet: Sheet, notes: Notes) -> Found:
     return gather(sheet.file, entries())
 
 
-def _holds_numbers(sheet: Sheet, column: int) -> bool:
-    cells = [fields[column + sheet.shifted] for fields in sheet.rows if column + sheet.shifted < len(fields)]
-    return bool(cells) and all(cell.isdigit() for cell in cells)
-
-
 def genome_of(path: Path) -> str:
     """The genome that a file is of: the file's name without what tools append, or the folder's where nothing is left.
 
@@ -281,9 +275,7 @@ def genome_of(path: Path) -> str:
         >>> genome_of(Path("x/bin.7/cog_classify.tsv"))
         'bin.7'
     """
-    name = path.name
-    if path.suffix.lower() in OPENERS:
-        name = name[: -len(path.suffix)]
+    name = unpacked(path.name)
     while name.lower() not in NO_NAME and (shorter := ENDINGS.sub("", name)) not in (name, ""):
         name = shorter
     return path.resolve().parent.name or name if name.lower() in NO_NAME else name
@@ -309,7 +301,8 @@ def read_genes(name: str, sheet: Sheet, notes: Notes) -> Found:
         have = [kind for kind, names in form.families.items() if sheet.first(names) is not None]
         if len(form.families) == 1:
             sheet.need(form.families.get(wanted, ()), f"{wanted}s")
-        raise sheet.file.error(None, f"has no column for identifiers {wanted!r}, it has some for {listed(have)}")
+        some = f"it has some for {listed(have)}: say identifiers={have[0]!r}" if have else "nor for others"
+        raise sheet.file.error(None, f"has no column for identifiers {wanted!r}, {some}")
     if name == "eggnog" and wanted == "Pfam":
         notes.tally["pfam names"] += 1
     parts = ("gene", "contig", "category", "description")
@@ -392,7 +385,7 @@ def read_hits(hits: Callable[[Sheet, Notes], Iterator[Hit]], sheet: Sheet, notes
 def interproscan_hits(sheet: Sheet, notes: Notes) -> Iterator[Hit]:
     """The signature's identifier, or InterPro's."""
     wanted = notes.wanted or "Pfam"
-    column = 11 if wanted == "InterPro" else 4
+    column = {"InterPro": 11, "GO": 13}.get(wanted, 4)
     for row, line in sheet.file.lines():
         fields = line.rstrip("\r\n").split("\t")
         if not line.strip():
@@ -400,8 +393,8 @@ def interproscan_hits(sheet: Sheet, notes: Notes) -> Iterator[Hit]:
         if len(fields) < 11:
             raise sheet.file.error(row, f"has {len(fields)} fields, InterProScan writes at least 11")
         text = fields[column] if len(fields) > column else "-"
-        if kind_of_identifier(text) == wanted:
-            yield row, fields[0], [notes.family(text)]
+        names = re.split(r"[|(]", text)  # "GO:0000001(InterPro)|GO:0000002"
+        yield row, fields[0], [notes.family(name) for name in names if kind_of_identifier(name) == wanted]
 
 
 def hmmscan_hits(sheet: Sheet, notes: Notes) -> Iterator[Hit]:
@@ -410,35 +403,32 @@ def hmmscan_hits(sheet: Sheet, notes: Notes) -> Iterator[Hit]:
     The hits are those of the file: choose them with HMMER's --cut_ga or -E. hmmscan has models as targets, hmmsearch as
     queries. The side that has an accession is the model; where none has, the program that the last lines name tells.
     """
+    at = columns_of_hits(sheet) or (0, 1, 2, 3)
     queries: bool | None = None
     for row, line in sheet.file.lines():
-        fields = line.split(None, 5)
+        fields = line.split(None, 7)
         if line.startswith("#") or not fields:
             continue
         if len(fields) < 6:
             raise sheet.file.error(row, f"has {len(fields)} fields, a row of --tblout has 18")
-        target, accession, query, other = fields[:4]
+        target, accession, query, other = (fields[place] for place in at)
         if accession == other == "-":
-            queries = _models_are_queries(sheet.file) if queries is None else queries
+            queries = _models_are_queries(sheet.file, at[2]) if queries is None else queries
             model, gene = (query, target) if queries else (target, query)
         else:
             model, gene = (other, target) if accession == "-" else (accession, query)
-        yield row, gene, [notes.family(model)]
+        yield row, gene, [notes.family(model.removesuffix(".hmm"))]  # dbCAN's are called so
 
 
-def _models_are_queries(file: TextFile) -> bool:
-    """Of a table without accessions: whether hmmsearch wrote it, by its last lines; else models are fewer than genes.
-
-    Raises:
-        ValueError: There are as many of both.
-    """
+def _models_are_queries(file: TextFile, query: int) -> bool:
+    """Of a table without accessions: whether hmmsearch wrote it, by its end; else models are fewer than genes."""
     names: tuple[set[str], set[str]] = set(), set()
     for _, line in file.lines():
         if program := re.match(r"# Program:\s+hmm(scan|search)", line):
             return program[1] == "search"
-        if fields := [] if line.startswith("#") else line.split(None, 3):
+        if fields := [] if line.startswith("#") else line.split(None, query + 1):
             names[0].add(fields[0])
-            names[1].add(fields[2])
+            names[1].add(fields[query])
     if len(names[0]) == len(names[1]):
         raise file.error(
             None,
@@ -525,22 +515,22 @@ class Block:
     texts: list[list[str]]  # of columns that are not cells
 
 
+@dataclass
 class Cells:
     """Cells of a wide table made into counts.
 
     A table in which all absent families are empty (as pivoting writes them) is read with 0 in their place. One that has
     both zeros and empty cells is refused, since its empty cells may mean something else.
 
-    Args:
+    Attributes:
         columns: Names of the columns of the cells.
+        first: Where the first cell is that is empty, and the first that is 0.
     """
 
-    def __init__(self, sheet: Sheet, columns: list[str], notes: Notes) -> None:
-        self._file = sheet.file
-        self._columns = columns
-        self._notes = notes
-        self._zero: str | None = None
-        self._empty: str | None = None
+    sheet: Sheet
+    columns: list[str]
+    notes: Notes
+    first: dict[str, str] = field(default_factory=dict)
 
     def counts(self, block: Block, cells: Float[np.ndarray, "rows columns"]) -> Int[np.ndarray, "rows columns"]:
         """Whole numbers from 0 on.
@@ -548,39 +538,26 @@ class Cells:
         Raises:
             ValueError: Naming the first cell that is none.
         """
-        empty = np.isnan(cells)
-        if empty.any():
-            self._notes.tally["empty"] += int(empty.sum())
-            self._empty = self._empty or self._where(block, empty)
-        filled = np.where(empty, 0, cells) if self._empty else cells
+        file, empty = self.sheet.file, np.isnan(cells)
+        self.notes.tally["empty"] += int(empty.sum())
+        filled = np.where(empty, 0, cells)
         bad = ~((filled >= 0) & (filled <= MOST) & (filled == np.floor(filled)))
         if bad.any():
             row, column = np.argwhere(bad)[0]
             text = f"{filled[row, column]:g}"
-            raise self._file.error(block.rows[row], bad_count(self._columns[column], text, block.names[row]))
-        zero = (cells == 0) if self._zero is None else None
-        if zero is not None and zero.any():
-            self._zero = self._where(block, zero)
-        if self._zero and self._empty:
-            raise self._file.error(
-                None, f"{self._empty} is empty where {self._zero} is 0: write 0 in every cell of an absent family"
-            )
+            raise file.error(block.rows[row], bad_count(self.columns[column], text, block.names[row]))
+        for what, chosen in (("empty", empty), ("0", cells == 0)):
+            if what not in self.first and chosen.any():
+                row, column = np.argwhere(chosen)[0]
+                self.first[what] = f"{file.where(block.rows[row])}, column {self.columns[column]!r}"
+        if len(self.first) > 1:
+            where = f"{self.first['empty']} is empty where {self.first['0']} is 0"
+            raise file.error(None, f"{where}: write 0 in every cell of an absent family")
         return filled.astype(np.int64)
-
-    def _where(self, block: Block, chosen: Bool[np.ndarray, "rows columns"]) -> str:
-        row, column = np.argwhere(chosen)[0]
-        return f"{self._file.where(block.rows[row])}, column {self._columns[column]!r}"
 
 
 def blocks(sheet: Sheet, words: Sequence[int] = ()) -> Iterator[Block]:
-    """The rows of a wide table below its header.
-
-    Args:
-        words: Columns that are not cells.
-
-    Raises:
-        ValueError: A row with too few or too many fields, or without a name; a cell that is no number.
-    """
+    """The rows of a wide table below its header; `words` are columns that are not cells."""
     if isinstance(sheet.file, TableFile):
         yield from _parquet_blocks(sheet.file, words)
         return
@@ -688,7 +665,8 @@ def _parquet_blocks(file: TableFile, words: Sequence[int]) -> Iterator[Block]:
 
 def read_wide(sheet: Sheet, notes: Notes) -> Found:
     """Genomes x families."""
-    columns = _wide_columns(sheet, "family")
+    columns, words = _wide_columns(sheet, "family"), _words(sheet, notes)
+    columns = [name for at, name in enumerate(columns, 1) if at not in words]
     kind = kind_of_identifier(sheet.titles[0])
     if kind != "other" and all(kind_of_identifier(name) == kind for name in columns):
         row = None if isinstance(sheet.file, TableFile) else sheet.header
@@ -702,7 +680,7 @@ def read_wide(sheet: Sheet, notes: Notes) -> Found:
     families = [family for family, want in zip(families, wanted, strict=True) if want]
     cells, named = Cells(sheet, [columns[i] for i in places], notes), np.array(families, dtype=object)
     above, total = np.zeros(len(places), dtype=np.int64), None
-    for number, block in enumerate(blocks(sheet)):
+    for number, block in enumerate(blocks(sheet, words)):
         counts = cells.counts(block, block.cells if len(places) == len(columns) else block.cells[:, places])
         if number == 0:
             total = sum_of_others(counts.T)
@@ -744,8 +722,9 @@ def _wide_columns(sheet: Sheet, what: str) -> list[str]:
 def read_transposed(sheet: Sheet, notes: Notes) -> Found:
     """Families x genomes: held as sparse counts, since the last row completes the first genome."""
     _wide_columns(sheet, "genome")
-    matrix, titles = sheet.keys[0] == "key", list(map(key, sheet.titles))
-    words = [at for at in text_columns(sheet) if matrix or titles[at] in DESCRIPTIONS]
+    if kind_of_identifier(sheet.titles[0]) not in ("other", "eggNOG"):
+        raise sheet.file.error(None, f"has no header: its first line begins with the family {sheet.titles[0]!r}")
+    matrix, words = sheet.keys[0] == "key", _words(sheet, notes)
     genomes = [title for i, title in enumerate(sheet.titles) if i and i not in words]
     for name, times in Counter(genomes).items():
         if times > 1:
@@ -782,6 +761,18 @@ def read_transposed(sheet: Sheet, notes: Notes) -> Found:
     for number, genome in enumerate(genomes):
         inside = slice(table.indptr[number], table.indptr[number + 1])
         yield -1, Genome(genome, [families[i] for i in table.indices[inside]], table.data[inside].astype(np.int64))
+
+
+def _words(sheet: Sheet, notes: Notes) -> list[int]:
+    """Columns of words beside counts: those of descriptions, and others, which are left out with a note."""
+    words, titles = text_columns(sheet), [*map(key, sheet.titles)]
+    other = [sheet.titles[at] for at in words if titles[0] != "key" and titles[at] not in DESCRIPTIONS]
+    if other and counted_from([fields[0] for fields in sheet.rows]) is not None:
+        names = f"leave it out, so that {other[0]!r} names the rows, or leave out the latter"
+        raise sheet.file.error(None, f"column {sheet.titles[0]!r} only counts: {names}")
+    if other:
+        notes.warnings.append(f"{sheet.file.path}: columns of words, such as {other[0]!r}, were left out")
+    return sorted(words, key=lambda at: (titles[at] not in DESCRIPTIONS, at))
 
 
 def _functions(sheet: Sheet, words: list[int], texts: list[str], notes: Notes) -> list[str]:

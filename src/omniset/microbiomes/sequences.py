@@ -27,6 +27,7 @@ REGIONS = {
     "515F-806R": ("GTGYCAGCMGCCGCGGTAA", "GGACTACNVGGGTWTCTAAT"),
     "341F-805R": ("CCTACGGGNGGCWGCAG", "GACTACHVGGGTATCTAATCC"),
 }
+PRIMER = PLAIN | {ord("I"): "N", ord("i"): "N"}  # inosine pairs with all
 MISMATCHES = 0.2  # share of a primer's bases that may differ
 SHORTEST = 50  # bases: shorter sequences stay unassigned
 STRAND = 7  # length of the k-mers that tell a strand
@@ -35,7 +36,8 @@ SHORTER, LONGER = 0.9, 1.2  # of the shortest and longest length learned from: b
 MASK = np.zeros(256, dtype=np.uint8)  # a bit for each base that a letter may stand for
 for _letter, _bases in IUPAC.items():
     MASK[ord(_letter)] = sum(1 << "ACGT".index(base) for base in _bases)
-SIZE = re.compile(r";size=([1-9]\d{0,14})(;|$)", re.ASCII)
+SIZE = re.compile(r"""[;\s{]"?(?:size|count)"?[=:]\s*([1-9]\d{0,14})(?!\d)""", re.ASCII)  # count: of OBITools
+FALLING = re.compile(r"_(\d{1,15})$", re.ASCII)
 # Which read of a pair: /1, what SRA's --readids adds, Illumina's second word, or /1 at the end.
 END = re.compile(r"\S+?/([12])(?=\s|$)|[SED]RR\d+\.\d+\.([12])(?=\s|$)|\S+\s([12]):[YN]:|.*/([12])$")
 FRAGMENT = re.compile(r"([SED]RR\d+\.\d+)\.[12]|(.+)/[12]")
@@ -44,8 +46,8 @@ UNPAIRED = (
     "the second ones out, or --pairs both"
 )
 SAMPLE = {  # where the name of a read says of which sample it is
-    "sample": re.compile(r"(?:.*;)?sample=([^;\s]+)"),
-    "barcodelabel": re.compile(r"(?:.*;)?barcodelabel=([^;\s]+)"),
+    "sample": re.compile(r"(?:.*[;\s])?sample=([^;\s]+)"),
+    "barcodelabel": re.compile(r"(?:.*[;\s])?barcode(?:label)?=([^;\s]+)"),  # and Nanopore's barcode=
     "header": re.compile(r"([^\s;]+)[._]\d+(?=[\s;]|$)"),
 }
 MOST_SAMPLES = 10_000  # of a file
@@ -56,7 +58,7 @@ def dereplicate(
 ) -> dict[str, dict[str, int]]:
     """By sample every distinct sequence of a file of reads, and how often it comes, most frequent first.
 
-    A read that usearch or vsearch has counted already, as ;size= behind its name says, comes so often.
+    A read that was counted already, as ;size= or count= behind its name says, comes so often.
 
     Args:
         pairs: "first": second reads of pairs are left out. "both": they are reads too. None: the same, with a warning.
@@ -71,6 +73,7 @@ def dereplicate(
     second: dict[str, dict[str, int]] = {}
     seen: Counter[tuple[str, str]] = Counter()
     reads = sized = empty = firsts = seconds = 0
+    ends: list[int] = []  # numbers behind names, as long as they fall
     before, tried = "", [*SAMPLE] if sample_from is None else [sample_from]
     with Progress(f"reading {file.path.name}", file.size, progress) as bar:
         for reads, record in enumerate(file, 1):
@@ -80,14 +83,17 @@ def dereplicate(
             before = fragment
             firsts, seconds, empty = firsts + (not is_second), seconds + is_second, empty + (not record.bases)
             label = ""
-            if (";" in header or "_" in name or "." in name) and len(seen) <= MOST_SAMPLES:
+            if ("=" in header or "_" in name or "." in name) and len(seen) <= MOST_SAMPLES:
                 found = ((key, SAMPLE[key].match(fragment if key == "header" else header)) for key in tried)
                 key, match = next((one for one in found if one[1]), ("", None))
                 label = "" if match is None else match[1]
                 seen[key, label] += 1
             if sample_from is not None and not label:
                 raise file.error(record.row, f"{short(name)} names no sample that sample_from={sample_from} could read")
-            times = SIZE.search(name) if ";" in name else None
+            number = FALLING.search(name)
+            if number is not None and len(ends) == reads - 1 and int(number[1]) <= (ends or [10**15])[-1]:
+                ends.append(int(number[1]))
+            times = SIZE.search(header) if "size" in header or "count" in header else None
             sized += times is not None
             if record.bases:
                 of_sample = (second if is_second else counts).setdefault(label if sample_from else "", {})
@@ -99,7 +105,7 @@ def dereplicate(
         for label, of_sample in second.items():
             counts[label] = dict(Counter(counts.get(label, {})) + Counter(of_sample))
     notes = [
-        (sized, f"{sized:,} of {reads:,} reads say by ;size= how often they were read, and count so often"),
+        (sized, f"{sized:,} of {reads:,} reads say by size= or count= how often they were read, and count so often"),
         (empty, f"{empty:,} of {reads:,} reads have no bases, and are left out"),
         (firsts and seconds and pairs is None, f"{seconds:,} of {reads:,} reads are the second of a pair{UNPAIRED}"),
     ]
@@ -107,6 +113,8 @@ def dereplicate(
         (key, one), (other, two), *_ = seen
         what = f"by their names the reads are of {len(seen):,} samples, such as {one!r} and {two!r}, and count as one"
         notes.append((key == other != "", f"{what}: --sample_from {key} tells them apart"))
+    said = "numbers behind names fall, as swarm tells how often each was read: write a_5 as a;size=5"
+    notes.append((1 < reads == len(ends) == len(seen) and ends[0] > 1, said))  # names differ, the most frequent first
     for due, note in notes:
         if due:
             warnings.warn(f"{file.path}: {note}", stacklevel=2)
@@ -149,7 +157,7 @@ def primers_of(region: str) -> tuple[str, str]:
     if region in REGIONS:
         return REGIONS[region]
     forward, dots, reverse = region.partition("...")
-    primers = forward.translate(PLAIN), reverse.translate(PLAIN)
+    primers = forward.translate(PRIMER), reverse.translate(PRIMER)
     if not dots or not all(len(p) >= 8 and not OTHER.search(p) for p in primers):
         raise ValueError(
             f"region must be one of {', '.join(REGIONS)}, or two primers of at least 8 bases as FORWARD...REVERSE, got "

@@ -13,7 +13,6 @@ from omniset.microbiomes.references import Members, de_novo, draw, replicate
 from omniset.microbiomes.samples import Samples, write_samples
 from omniset.microbiomes.sequences import IUPAC, REGIONS, reverse_complement, write_fasta
 from omniset.microbiomes.taxonomy import Lineage, joined
-from omniset.report.run import working_folder
 
 FAMILIES, GENERA, EACH = 8, 4, 20  # families, genera of each, references of each
 LENGTH = 250  # of the region between the primers
@@ -91,19 +90,19 @@ def simulate(samples: int = 12, seed: int = 0) -> Microbiome:
     return Microbiome(references, lineages, shown, {name: truth[name] for name in features}, table, reads)
 
 
-def write(made: Microbiome, out: Path) -> list[str]:
-    """Files of it, as they come from other tools. Returns their names."""
-    with working_folder(out, "microbiomes", "simulation") as folder:
-        place = folder.path
-        write_fasta(place / "references.fasta", made.references)
-        write_fasta(place / "sequences.fasta", made.sequences)
-        write_samples(place / "table.tsv", made.samples)
-        for name, taxa in (("taxonomy.tsv", made.lineages), ("truth.tsv", made.truth)):
-            rows = "".join(f"{feature}\t{joined(taxon)}\n" for feature, taxon in taxa.items())
-            (place / name).write_text(f"Feature ID\tTaxon\n{rows}", encoding="utf-8")
-        reads = "".join(f"@read{i}\n{text}\n+\n{'I' * len(text)}\n" for i, text in enumerate(made.reads, 1))
-        (place / "reads.fastq.gz").write_bytes(gzip.compress(reads.encode(), mtime=0))
-    return ["references.fasta", "taxonomy.tsv", "table.tsv", "sequences.fasta", "truth.tsv", "reads.fastq.gz"]
+def write(place: Path, made: Microbiome) -> None:
+    """Files of it in a folder, as they come from other tools: references.fasta and taxonomy.tsv; table.tsv and
+    sequences.fasta, samples of the two habitats in turn; truth.tsv, their taxa; reads.fastq.gz, of one more sample.
+    """
+    place.mkdir(parents=True, exist_ok=True)
+    write_fasta(place / "references.fasta", made.references)
+    write_fasta(place / "sequences.fasta", made.sequences)
+    write_samples(place / "table.tsv", made.samples)
+    for name, taxa in (("taxonomy.tsv", made.lineages), ("truth.tsv", made.truth)):
+        rows = "".join(f"{feature}\t{joined(taxon)}\n" for feature, taxon in taxa.items())
+        (place / name).write_text(f"Feature ID\tTaxon\n{rows}", encoding="utf-8")
+    reads = "".join(f"@read{i}\n{text}\n+\n{'I' * len(text)}\n" for i, text in enumerate(made.reads, 1))
+    (place / "reads.fastq.gz").write_bytes(gzip.compress(reads.encode(), mtime=0))
 
 
 def mutated(text: str, rate: float, rng: np.random.Generator) -> str:

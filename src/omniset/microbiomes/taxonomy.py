@@ -16,7 +16,7 @@ from jaxtyping import Int
 from omniset.tables.counts import FEATURE, RANK_COLUMNS, TAXON
 from omniset.tables.dna import Record, name_of, read_fasta
 from omniset.tables.files import TextFile, short
-from omniset.tables.sheets import key, look, split_loosely
+from omniset.tables.sheets import NUMBER, key, look, split_loosely
 
 RANKS = ("domain", "phylum", "class", "order", "family", "genus", "species")
 WITH_KINGDOM = (RANKS[0], "kingdom", *RANKS[1:])
@@ -32,6 +32,7 @@ PREFIX = re.compile(r"^(?:(sk|sh|[dkpcofgst])__|D_(\d+)__)")
 LETTERS = {"sk": "domain", "k": "kingdom", **{rank[0]: rank for rank in RANKS}, "t": "strain", "sh": "strain"}
 LETTER_OF = {rank: letter for letter, rank in LETTERS.items()} | {"superkingdom": "d"}
 SINTAX = re.compile(r"(?:tax=)?[dkpcofgs]:")
+PARTED = re.compile(rf"[;|]|__|{SINTAX.pattern}")  # what lineages have, and single names do not
 RANK_WORD = re.compile(rf"rootrank|no ?rank|(?:super|sub|infra)?(?:kingdom|tribe|{'|'.join(RANKS)})", re.IGNORECASE)
 WORD_BEFORE = re.compile(rf"({RANK_WORD.pattern})__(.*)", re.IGNORECASE)  # domain__Bacteria
 IN_HEADER = re.compile(
@@ -56,6 +57,7 @@ NOTHING = re.compile(
     |(.*\ )?(bacterium|archaeon|prokaryote|eukaryote|organism|microorganism|fungus|sp\.?)""",
     re.VERBOSE | re.IGNORECASE,
 )
+EPITHET = re.compile(r"[a-z-]{3,}(/[a-z-]+)*")  # the second word of a species' name
 FAMILY = re.compile("aceae$", re.IGNORECASE)  # what the codes of nomenclature have families of all but animals end in
 ORDER = re.compile("ales$")
 DOMAINS = ("Bacteria", "Archaea", "Eukaryota", "Fungi")
@@ -105,8 +107,9 @@ def read_taxonomy(path: str | Path, ranks: Sequence[str] | None = None) -> Taxon
         if name in texts:
             raise file.error(row, f"has {name!r} a second time")
         texts[name], row_of[name] = text, row
-    if not any(texts.values()):
-        raise file.error(None, "has no taxa: it needs lines of a name and a taxon with a tab between")
+    if not any(text and (PARTED.search(text) or text in DOMAINS or _says_nothing(text)) for text in texts.values()):
+        such = f", but such as {short(next(iter(texts.values())))}" if any(texts.values()) else ""
+        raise file.error(None, f"has no taxa{such}: it needs lines of a name and a taxon with a tab between")
     silva = {name: text.split(";") for name, text in texts.items() if text[-1:] != ";" and ACCESSION.fullmatch(name)}
     if 2 * sum(_is_species(names) or _says_nothing(names[-1]) for names in silva.values()) > len(texts):
         texts |= {name: ";".join(_without_organism(names)) for name, names in silva.items()}
@@ -178,9 +181,10 @@ def _lines(file: TextFile) -> Iterator[tuple[int, str, str]]:
         return
     sheet = look(file.path, comments=False, spaces=True)
     titles = [key(title) for title in sheet.titles]
+    ranked = NUMBER.fullmatch("".join(sheet.titles[4:5])) and all(map(RANK_WORD.fullmatch, sheet.titles[3::3]))  # RDP's
     taxa = [at for at, title in enumerate(titles) if title in TAXON][:1]
     at = taxa or [at for at, title in enumerate(titles) if title in RANK_COLUMNS]
-    headed = titles[0] in FEATURE or len(taxa or at[1:]) > 0
+    headed = not ranked and (titles[0] in FEATURE or len(taxa or at[1:]) > 0)
     named = [place for place, title in enumerate(titles) if title in FEATURE and place not in at]
     if (headed and not at) or (not headed and sheet.separator != "\t"):
         has = f"must name a column Feature ID and one Taxon, has {', '.join(sheet.titles)}"
@@ -191,12 +195,11 @@ def _lines(file: TextFile) -> Iterator[tuple[int, str, str]]:
             continue
         cells = split_loosely(line, "\t") if sheet.separator == "\t" else sheet.split(row, line)
         cells = [cell.strip().strip('"') for cell in cells]
-        if (
-            len(cells) <= max(name_at, *at)
-            or not cells[name_at]
-            or (sheet.separator != "\t" and len(cells) > len(titles))
-        ):
+        few = len(cells) <= max(name_at, *at) or not cells[name_at]
+        if few or (sheet.separator != "\t" and len(cells) > len(titles)):
             raise file.error(row, f"must have a name and a taxon with a tab between, is {short(line[:60])}")
+        if ranked:
+            cells[1] = ";".join(cell for place, cell in enumerate(cells[2:]) if place % 3 < 2)
         # vsearch and usearch write all names with their confidences, the strand, and the names that are confident.
         called = len(cells) > 3 and cells[2] in "+-" and SINTAX.match(cells[at[0]]) is not None
         taxon = cells[at[0]] if taxa or not headed else _of_columns({titles[place]: cells[place] for place in at})
@@ -207,6 +210,9 @@ def _of_columns(names: dict[str, str]) -> str:
     """A taxon of its names by rank. A kingdom is the first rank where there is no other."""
     first = next(rank for rank in ("superkingdom", "domain", "kingdom", *names) if rank in names)
     ours = {"domain" if rank == first else rank: name for rank, name in names.items()}
+    genus, species = (ours.get(rank, "") for rank in RANKS[-2:])
+    if EPITHET.fullmatch(species) and genus[:1].isupper() and not any(map(_says_nothing, (genus, species))):
+        ours["species"] = f"{genus} {species}"  # as DADA2's addSpecies has them
     return ";".join(ours.get(rank, "") for rank in RANKS) if ours.keys() <= {*RANKS} else ";".join(names.values())
 
 
@@ -312,14 +318,13 @@ def _parsed(taxon: Any) -> Names:
         return _by_letter([(letter, _cleaned(name)) for letter, _, name in entries], taxon)
     separator = "|" if ";" not in text and "|" in text and PREFIX.match(text) else ";"
     parts = [_cleaned(part) for part in text.split(separator)]
-    before = [match for part in parts if (match := WORD_BEFORE.fullmatch(part))]
-    if before and len(before) == len(parts):
-        named = [(match[1].lower(), match[2]) for match in before]
-        return _by_letter([(LETTER_OF[word], name) for word, name in named if word in LETTER_OF], taxon)
-    words = parts[1::2]
-    if words and all(RANK_WORD.fullmatch(word) for word in words):
-        pairs = zip(parts[::2], [word.lower() for word in words], strict=False)  # a last name without its rank goes
-        return _by_letter([(LETTER_OF[word], name) for name, word in pairs if word in LETTER_OF], taxon)
+    named = [match.groups() for part in parts if (match := WORD_BEFORE.fullmatch(part))]
+    if len(named) < len(parts):  # words stand behind the names; a last name without its rank goes
+        words = parts[1::2]
+        named = [*zip(words, parts[::2], strict=False)] if all(map(RANK_WORD.fullmatch, words)) else []
+    if named:
+        ranks = [(LETTER_OF.get(word.lower()), name) for word, name in named]
+        return _by_letter([(letter, name) for letter, name in ranks if letter], taxon)
     return parts[1:] if parts[0].lower() in ROOTS else parts
 
 
@@ -338,7 +343,7 @@ def _by_letter(entries: list[tuple[str, str]], text: object) -> dict[str, str]:
 def _ranks_of(parsed: Sequence[Names]) -> tuple[str, ...]:
     """The ranks that taxa seem to have."""
     letters = [list(names) if isinstance(names, dict) else [_letter(name) for name in names[:2]] for names in parsed]
-    if any("d" in some and "k" in some for some in letters):
+    if any("k" in some and {"d", "sk"} & {*some} for some in letters):
         return WITH_KINGDOM
     plain = [names for names in parsed if isinstance(names, list) and len(names) > 1 and _letter(names[0]) is None]
     second = {ORGANELLE.sub("", n[1]) for n in plain if ORGANELLE.sub("", n[0]) == "Eukaryota"}
@@ -420,10 +425,10 @@ def _check_families(parsed: Mapping[str, Names], ranks: Sequence[str], error: Ca
                 places.setdefault(place, (feature, name))
                 times[place] += 1
     if times and (place := times.most_common(1)[0][0]) != ranks.index("family"):
-        feature, name = places[place]
+        (feature, name), belongs = places[place], (*ranks, "none")[min(place, len(ranks))]
         raise error(
             feature,
-            f"has {name!r}, by its ending the name of a family, at rank {place + 1}, {_ordinal(place, ranks)} belongs "
+            f"has {name!r}, by its ending the name of a family, at rank {place + 1}, {belongs} belongs "
             "there: give ranks, the names of all ranks from the first on",
         )
 
@@ -443,9 +448,8 @@ def _placed(names: Names, ranks: Sequence[str], text: object) -> Lineage:
     for place, part in enumerate(parts):
         letter = _letter(part)
         if letter is not None and (int(letter) if letter.isdigit() else _place(letter, ranks)) != place:
-            raise ValueError(
-                f"the taxon {text!r} has {part!r} at rank {place + 1}, {_ordinal(place, ranks)} belongs there"
-            )
+            belongs = (*ranks, "none")[min(place, len(ranks))]
+            raise ValueError(f"the taxon {text!r} has {part!r} at rank {place + 1}, {belongs} belongs there")
     if len(parts) > len(ranks) and _letter(parts[len(ranks)]) not in ("t", "sh"):
         raise ValueError(
             f"the taxon {text!r} has {len(parts)} names for {len(ranks)} ranks, {', '.join(ranks)}: give ranks, the "
@@ -465,10 +469,6 @@ def _place(letter: str, ranks: Sequence[str]) -> int:
     if rank in ("domain", "kingdom") and rank not in ranks:  # k__Bacteria
         return 0
     return ranks.index(rank) if rank in ranks else len(ranks)
-
-
-def _ordinal(place: int, ranks: Sequence[str]) -> str:
-    return ranks[place] if place < len(ranks) else "none"
 
 
 def check_ranks(ranks: Sequence[str]) -> tuple[str, ...]:
@@ -497,13 +497,7 @@ def has_name(lineage: Sequence[str], place: int) -> bool:
     if _says_nothing(word):
         return False
     above, word = (ORGANELLE.sub("", name) for name in (bare(lineage[place - 1]) if place else "", word))
-    return not word.endswith("X") or word.rstrip("X") != above.removesuffix("_" + "X" * _crosses(above)) + "_"
-
-
-def _crosses(name: str) -> int:
-    """How often PR2 has handed a name down: 2 for Dinophyceae_XX."""
-    match = re.search("_(X+)$", name)
-    return 0 if match is None else len(match[1])
+    return not word.endswith("X") or word.rstrip("X") != re.sub("_X+$", "", above) + "_"  # PR2 hands names down
 
 
 def bare(name: str) -> str:

@@ -17,18 +17,21 @@ from jaxtyping import Float, Int
 
 from omniset.core.features import MISSING
 from omniset.lazy import needs
-from omniset.regions.data import LEFT, RIGHT, Regions
+from omniset.regions.data import Regions
 from omniset.regions.files import (
+    SIDES,
     TABLES,
     TITLES,
     check_names,
     counts_only,
     ids_of,
     is_text,
+    name_columns,
     name_of,
     path_of,
     read_parquet,
     sheet_of,
+    sided,
     text_of,
 )
 from omniset.tables.files import listed, short
@@ -38,15 +41,14 @@ PLACES = (
     *(tuple(form.format(axis) for axis in "xyz") for form in ("mni_{}", "{}_mni", "{}")),
     ("r", "a", "s"),  # right, anterior, superior
 )
-HEMISPHERES = {"l": "L", "lh": "L", "left": "L", "r": "R", "rh": "R", "right": "R"} | dict.fromkeys(
-    (*MISSING, "b", "both", "bilateral", "m", "midline"), ""
-)
+HEMISPHERES = SIDES | dict.fromkeys((*MISSING, "b", "both", "bilateral", "m", "midline"), "")
 BRAIN = 3, 300  # mm, of a mouse and of a man: the largest coordinate lies between
 SMALL, MAN = 20, (50, 150)  # mm: the largest of a mouse or a rat at most, and of a man's brain
 UNITS = {"m": 1e3, "cm": 10.0, "um": 1e-3}
 HUMAN = re.compile(r"\d+Networks_|bankssts|supramarginal|_ROI$")  # names of his atlases
 SIGNS = {"L": -1, "R": 1}
-CODES = ({"0", "1"}, {"1", "2"})  # of hemispheres
+CODES = ({"0", "1"}, {"1", "2"}, {"-1", "1"})  # of hemispheres
+NODE = ("x", "y", "z", "color", "size", "label")  # columns of BrainNet Viewer's files, which have no header
 WRONG = 0.1, 1 / 3, 0.9  # of the regions in the wrong hemisphere, from which on it is said, refused, x is turned
 SURE = 20  # regions that are enough to refuse by
 SCHAEFER = re.compile(r"\d+Networks_[LR]H_([A-Za-z]+)(_\w+)?")
@@ -71,7 +73,6 @@ NAMES = "schaefer_100, schaefer_200 to schaefer_1000 (with _17: 17 networks), " 
 CORTEX, SUBCORTEX = "cortex", "subcortex"
 FLAGS = dict.fromkeys(("true", "1", "1.0", "yes", "cortex"), CORTEX)  # of a column cortex
 FLAGS |= dict.fromkeys(("false", "0", "0.0", "no", "subcortex"), SUBCORTEX)
-SIDE_WORDS = ("lh", "rh", "left", "right", "l", "r")
 GLUED = re.compile("^[LR](?=[A-Z]?[a-z])|(?<=[a-z])[LR]$")  # Lthal, RHippocampus, PutamenL
 # Whole words that tell it wherever they stand. Parts of words do not: caudalmiddlefrontal, ParaHippocampal.
 WORDS = re.compile(
@@ -92,23 +93,14 @@ CASED = re.compile(
     r"([apml]?(HIP|AMY|THA|GP|PUT|CAU)|NAc)( ([DV][AP](m|l|s|ia|ip)?|head|body|tail|shell|core|[lm]\d?))*"
     r"|[mlrc]?(Amyg|Hipp)|BG|[vd]Ca|(vm|dl)Pu|NAC|(mPF|mPM|S|rT|PP|O|cT|lPF)tha|Pu|Ca|EXA|RN|PBP|VeP|HN|HTH|MN|LC"
 )
-SIDES = {"left": LEFT, "right": RIGHT}
-STRUCTURES = (CORTEX, SUBCORTEX)
+PARTS = (("left", "right"), (CORTEX, SUBCORTEX))  # of the brain
 
 
 def read_coordinates(source: Any, *, regions: Sequence[str] | None = None) -> pd.DataFrame:
     """Read where regions are.
 
-    Columns are found by their titles, in upper or lower case:
-
-    | what | titles |
-    |---|---|
-    | places, in mm | mni_x, mni_y, mni_z; x_mni, y_mni, z_mni; x, y, z; r, a, s |
-    | name | region, label, name, roi, id; else the index, or the first column |
-    | hemisphere | hemisphere, hemi: L, LH, left; R, RH, right; B, M or nothing for none |
-    | network | network, network_label, yeo7; else the names of Schaefer's atlas (7Networks_LH_Vis_1: Vis); else \
-structure; else `cortex` (cortex or subcortex) |
-    | structure | structure, as far as it tells cortex from what is below it; else `cortex`, true or false |
+    Columns are found by their titles, see "What is read" in docs/regions.md: x, y, z; region; hemisphere; network,
+    else that of Schaefer's names (7Networks_LH_Vis_1: Vis), else the structure; structure, or cortex, true or false.
 
     A region whose hemisphere no column tells has the one that its name does (LH, RH, L_, _R, left, ...), else that of
     the sign of x.
@@ -139,7 +131,15 @@ structure; else `cortex` (cortex or subcortex) |
         raise ValueError(f"{name}: must have columns x, y, z (or mni_x, ...; x_mni, ...), it has {listed(titles)}")
     if not columns or not columns[0]:
         raise ValueError(f"{name} has no rows below its header")
-    names = _coordinate_names(columns, titles, at, [at[title] for title in places], name, set(ids_of(regions or ())))
+
+    def column(*titles: str) -> list[str] | None:
+        """The first that is there."""
+        return next((columns[at[title]] for title in titles if title in at), None)
+
+    notes: list[str] = []
+    sides = column("hemisphere", "hemi")
+    names = _coordinate_names(columns, titles, [at[title] for title in places], name, set(ids_of(regions or ())))
+    check_names(names := sided(names, sides, notes, name), name)
     values = np.empty((len(names), 3))
     for axis, title in enumerate(places):
         for number, text in enumerate(columns[at[title]]):
@@ -150,14 +150,8 @@ structure; else `cortex` (cortex or subcortex) |
                     f"{name}: region {names[number]!r}: {titles[at[title]]} is {entry}, it must be a finite number"
                 )
             values[number, axis] = value
-
-    def column(*titles: str) -> list[str] | None:
-        """The first that is there."""
-        return next((columns[at[title]] for title in titles if title in at), None)
-
-    notes: list[str] = []
     _in_mm(values, names, name, notes)
-    sides = _hemispheres(column("hemisphere", "hemi"), names, values, name, notes)
+    sides = _hemispheres(sides, names, values, name, notes)
     frame = pd.DataFrame(values, index=pd.Index(names, name="region"), columns=["x", "y", "z"])
     frame["hemisphere"] = sides
     nothing = [""] * len(names)
@@ -231,7 +225,10 @@ def _coordinates_table(source: Any, name: str) -> tuple[list[str], list[list[str
         path = path_of(source)
         if is_text(path):
             sheet = sheet_of(path)
-            return sheet.titles, [list(column) for column in zip(*(fields for _, fields in sheet.whole()), strict=True)]
+            titles, rows = sheet.titles, [fields for _, fields in sheet.whole()]
+            if path.suffix.lower() == ".node":
+                titles, rows = list(NODE[: len(titles)]), [titles, *rows]
+            return titles, [list(column) for column in zip(*rows, strict=True)]
         if path.suffix.lower() != ".parquet":
             raise ValueError(f"{name}: the name must end in {TABLES}")
         source = read_parquet(path)
@@ -246,9 +243,9 @@ def _coordinates_table(source: Any, name: str) -> tuple[list[str], list[list[str
 
 
 def _coordinate_names(
-    columns: list[list[str]], titles: list[str], at: dict[str, int], places: list[int], name: str, known: set[str]
+    columns: list[list[str]], titles: list[str], places: list[int], name: str, known: set[str]
 ) -> list[str]:
-    candidates = [at[title] for title in TITLES if title in at]
+    candidates = name_columns(titles)
     counted = columns[0] == [str(i) for i in range(len(columns[0]))]
     if not titles[0] and not counted:  # an index without a title
         candidates.insert(0, 0)
@@ -258,9 +255,7 @@ def _coordinate_names(
         raise ValueError(f"{name}: must have a column of names of the regions, called {', '.join(TITLES)}")
     spelled = [ids_of(columns[number]) for number in candidates]
     whole = [names for names in spelled if len(set(names)) == len(names) and "" not in names]
-    names = max(whole or spelled[:1], key=lambda names: sum(one in known for one in names))
-    check_names(names, name)
-    return names
+    return max(whole or spelled[:1], key=lambda names: sum(one in known for one in names))
 
 
 def _hemispheres(
@@ -269,9 +264,10 @@ def _hemispheres(
     """Of a column, else of names, else of the sign of x, which may be turned."""
     told = [hemisphere_of_name(region) for region in names]
     words: dict[str, str] = HEMISPHERES
-    if given is not None and set(given) in CODES:
+    given = None if given is None else [re.sub(r"\.0*$", "", text) for text in given]
+    if given is not None and set(given) - {""} in CODES:
         signs = np.array([SIGNS.get(side, np.sign(x)) for side, x in zip(told, values[:, 0], strict=True)])
-        lean = {code: signs[np.array(given) == code].mean() for code in set(given)}
+        lean = {code: signs[np.array(given) == code].mean() for code in set(given) - {""}}
         left, right = sorted(lean, key=lambda code: lean[code])
         if lean[left] < -WRONG[2] < WRONG[2] < lean[right]:
             words = HEMISPHERES | {left: "L", right: "R"}
@@ -386,7 +382,7 @@ def structure_of_name(name: str) -> str:
         >>> [structure_of_name(n) for n in ("Lhippo", "L_parahippocampal", "pGP-rh", "L_PGp_ROI")]
         ['subcortex', 'cortex', 'subcortex', 'cortex']
     """
-    words = [word for word in re.findall("[A-Za-z0-9]+", name) if not word.isdigit() and word.lower() not in SIDE_WORDS]
+    words = [word for word in re.findall("[A-Za-z0-9]+", name) if not word.isdigit() and word.lower() not in SIDES]
     lower = [word.lower() for word in words]
     if "ctx" in lower or any(word.endswith("networks") for word in lower):  # ctx-lh-cuneus, 7Networks_LH_Vis_1
         return CORTEX
@@ -428,13 +424,13 @@ def groups_of(regions: Regions) -> list[str]:
 
 def check_parts(only: Sequence[str]) -> None:
     """Raise ValueError where these are no parts of the brain, or both of a kind."""
-    known = (*SIDES, *STRUCTURES)
+    known = (*PARTS[0], *PARTS[1])
     if isinstance(only, str):
         raise ValueError(f"only must be a sequence of {', '.join(known)}; got the text {only!r}")
     for part in only:
         if part not in known:
             raise ValueError(f"only must be out of {', '.join(known)}; got {part!r}")
-    for kind in (tuple(SIDES), STRUCTURES):
+    for kind in PARTS:
         if set(kind) <= set(only):
             raise ValueError(f"only must have one of {' and '.join(kind)}, got both: leave both out for all regions")
 
@@ -452,8 +448,8 @@ def within(regions: Regions, only: Sequence[str]) -> Int[np.ndarray, " rows"]:
     """
     inside = np.ones(len(regions), dtype=bool)
     for part in only:
-        if part in SIDES and not any(regions.hemisphere or ()):
+        side = SIDES.get(part)
+        if side and not any(regions.hemisphere or ()):
             raise ValueError(f"only={part}: the hemisphere is not known of any region: give coordinates")
-        of_region = regions.hemisphere if part in SIDES else groups_of(regions)
-        inside &= np.array(of_region) == SIDES.get(part, part)
+        inside &= np.array(regions.hemisphere if side else groups_of(regions)) == (side or part)
     return np.flatnonzero(inside)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import re
-import zipfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -53,13 +51,15 @@ PAIRS = (
     *((f"{one}{gap}1", f"{one}{gap}2") for one in ("region", "node", "roi", "label", "parcel") for gap in ("_", "")),
     ("region_i", "region_j"),
     ("from", "to"),
+    ("var1", "var2"),  # R's melt
 )
-WEIGHTS = ("weight", "connectivity", "value", "strength", "correlation", "r", "z", "fc", "sc")
+WEIGHTS = ("weight", "connectivity", "value", "strength", "correlation", "r", "z", "fc", "sc", "count")
 # Arrays of names, the best first; the last two may be numbers of an atlas.
 NAMES = ("names", "labels", "regions", "region", "label", "parcels", "rois", "roi", "name", "region_names", "ids", "id")
 Triangle = Literal["upper", "lower"]
 TRIANGLES: dict[Triangle, Any] = {"upper": np.triu_indices, "lower": np.tril_indices}  # read row by row
 Fits = Callable[[np.ndarray, list[str] | None], float]
+LETTERS = (9, 10, 13, *range(32, 127))  # numbers of characters
 HDF5 = b"\x89HDF\r\n\x1a\n"
 
 
@@ -96,12 +96,14 @@ class Grid:
 
     Attributes:
         beside: What the file holds beside the numbers; keys that say names come first.
+        notes: What was decided in reading.
     """
 
     values: np.ndarray
     rows: list[str] | None = None
     columns: list[str] | None = None
     beside: list[Beside] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -110,6 +112,7 @@ class Edges:
 
     pairs: list[tuple[str, str]]
     weights: Float[np.ndarray, " pairs"]
+    notes: list[str]
 
 
 @dataclass
@@ -138,26 +141,16 @@ def read_connectivity(
     regions: Sequence[str] | None = None,
     fits: Fits | None = None,
 ) -> Connectivity:
-    """Read the connectivity of pairs of regions.
+    """Read the connectivity of pairs of regions from a square, a list of edges, triangles as vectors, or a stack.
 
-    | source | holds |
-    |---|---|
-    | `.csv`, `.tsv`, `.txt` (also `.gz`, `.bz2`, `.xz`), `.parquet`, DataFrame | a square, with or without names in \
-the first row and the first column; or a list of edges: i, j, weight |
-    | `.npy`, `.npz`, `.mat` (v7.3 too), array | a square; of several arrays the one of `matrix`, called \
-`connectivity`, or the only square. Names from another array: as many texts, all different, best called names, labels |
-    | `.pconn.nii` | the square of a parcellated connectome, with the names of its parcels |
-
-    Each of the first two also: a triangle as a vector of N(N-1)/2, with the diagonal N(N+1)/2; and a stack of subjects,
-    S x N x N (arrays only) or of such vectors. Of subjects the mean is taken, over those of which a pair is known. A
-    diagonal of one value tells which triangle it is, else `triangle`, else `fits` where it clearly does.
-
-    Numbers are names where they are distinct and whole and the shape has one row or column too many for a square.
-    Names that only count from 0 are passed over, unless `regions` has them.
+    Which files, and what is taken of them, says "What is read" in docs/regions.md. Numbers are names where they are
+    distinct and whole and the shape has one row or column too many for a square. Names that only count from 0 are
+    passed over, unless `regions` has them.
 
     In this order: the diagonal is left out; unless `directed`, a triangle of zeros below or above others is not known,
-    a pair's two values may differ by 1e-6 of the larger, or of 1, and their mean is taken, or the one that is known;
-    Fisher's z = artanh(r), of percent where the diagonal is 100; the mean over subjects; negative values to 0.
+    a pair's two values may differ by 1e-6 of the larger, or of the largest of all up to 1, and their mean is taken, or
+    the one that is known; Fisher's z = artanh(r), of percent where the diagonal is 100; the mean over subjects of which
+    a pair is known; negative values to 0.
 
     Args:
         fisher_z: Values are correlations: transform them.
@@ -173,15 +166,14 @@ the first row and the first column; or a list of edges: i, j, weight |
         OSError: The file is not there or may not be read.
         ImportError: The package that reads the format is not installed.
         ValueError: Naming the source and the pair: an entry that is no number or infinite; a matrix that is not
-            symmetric, though not directed; a correlation of 1 and above, or -1 and below, or a diagonal of Fisher's z,
-            with `fisher_z`; a triangle that may be either; no array `matrix`; a pair twice with different weights;
-            names of rows and columns that differ; an array that may hold names but cannot be read (Python's objects
-            never are); a shape that is none of those above; no known pair; all the same.
+            symmetric, though not directed; no correlations, with `fisher_z`; a triangle that may be either; no array
+            `matrix`; a pair twice with different weights; names that differ, or cannot be read; another shape; no known
+            pair; all the same.
     """
     name = name_of(source, "connectivity")
     known = ids_of([region for region in regions or () if not no_region(region)])
-    notes: list[str] = []
     content = read_matrix(source, name, matrix)
+    notes = content.notes
     if isinstance(content, Edges):
         names, stack = _square_of_edges(content, name, known, directed, notes)
     else:
@@ -457,8 +449,7 @@ def _names_beside(grid: Grid, name: str, size: int, known: Collection[str], note
 def _doubt(one: Beside, name: str, size: int) -> str | None:
     """What to say of an array that gives no names; raise ValueError where it should have given them."""
     if one.texts is None or (len(one.texts) != size and size in (one.shape or ())):
-        as_many = one.shape is not None and (size in one.shape or math.prod(one.shape) == size)
-        if one.called or as_many:
+        if one.called or size in (one.shape or ()):
             held = f" ({' x '.join(map(str, one.shape))})" if one.shape else ""
             as_text = "cellstr(names)" if name.lower().endswith(".mat") else "np.array(names, dtype=str)"
             raise ValueError(
@@ -467,21 +458,16 @@ def _doubt(one: Beside, name: str, size: int) -> str | None:
                 "something else"
             )
         return None if one.shape else f"{one.key!r} cannot be read"
-    if one.numbers or not one.called or len(one.texts) < 2:
+    number, different = len(one.texts), len(set(one.texts))
+    if one.numbers or not one.called or number < 2:
         return None
-    if one.called and 0 < abs(len(one.texts) - size) <= max(2, size / 20):
+    if number == size and different >= size / 2:  # fewer are networks
+        check_names(one.texts, f"{name}: the array {one.key!r}")
+    if 0 < abs(number - size) <= max(2, size / 20):
         raise ValueError(
-            f"{name}: the array {one.key!r} has {len(one.texts)} names for {size} regions: leave out what is no region"
+            f"{name}: the array {one.key!r} has {number} names for {size} regions: leave out what is no region"
         )
-    if len(one.texts) != size:
-        return f"{one.key!r} has {len(one.texts)} texts for {size} regions, they are taken for no names"
-    different = len(set(one.texts))
-    if different >= size / 2:  # fewer are networks
-        empty = "" in one.texts
-        twice = next(text for text in one.texts if not text or one.texts.count(text) > 1)
-        what = "a region has no name" if empty else f"{twice!r} is there twice"
-        raise ValueError(f"{name}: the array {one.key!r} must have a name of its own for each region, {what}")
-    return f"{one.key!r} has {different} different text(s) for {size} regions, they are taken for no names"
+    return f"{one.key!r} has {number} texts, {different} different, for {size} regions: they are taken for no names"
 
 
 def _square_of_edges(
@@ -505,12 +491,13 @@ def _square_of_edges(
         notes.append(f"{name}: numbers of regions count from {begin}, they are taken for positions, not for names")
     matrix = np.full((size, size), np.nan)
     seen: dict[tuple[int, int], float] = {}
+    largest = float(np.nanmax(np.abs(edges.weights), initial=0))
     for one, other, weight in zip(flat[::2], flat[1::2], edges.weights.tolist(), strict=True):
         i, j = at[one], at[other]
         for key in {(i, j)} if directed else {(i, j), (j, i)}:
             before = seen.setdefault(key, weight)
             same = before == weight or np.isnan([before, weight]).all()
-            if i != j and not same and not abs(before - weight) <= _allowed(before, weight):
+            if i != j and not same and not abs(before - weight) <= _allowed(before, weight, largest):
                 raise ValueError(f"{name}: the pair {one!r}, {other!r} is there twice, {before:g} and {weight:g}")
             matrix[key] = before
     return (order if begin is None else None), matrix[None]
@@ -545,7 +532,7 @@ def _check_matrix(
             "not known"
         )
     apart = np.abs(matrix - matrix.T)
-    bad = np.argwhere(np.triu(apart > _allowed(matrix, matrix.T), 1))
+    bad = np.argwhere(np.triu(apart > _allowed(matrix, matrix.T, float(np.nanmax(np.abs(matrix), initial=0))), 1))
     if len(bad) and not directed:
         i, j = bad[0]
         raise ValueError(
@@ -554,8 +541,9 @@ def _check_matrix(
         )
 
 
-def _allowed(one: Any, other: Any) -> Any:
-    return SYMMETRIC * np.maximum(1, np.maximum(np.abs(one), np.abs(other)))
+def _allowed(one: Any, other: Any, largest: float) -> Any:
+    """Difference of a pair's two values that is rounding, where so large is the largest of all."""
+    return SYMMETRIC * np.maximum(min(1, largest), np.maximum(np.abs(one), np.abs(other)))
 
 
 def _pair(at: Int[np.ndarray, " 2"], names: list[str] | None) -> str:
@@ -584,6 +572,11 @@ def read_matrix(source: Any, name: str, array: str | None = None) -> Grid | Edge
             return Grid(np.asarray(source))
     if not isinstance(source, str | Path):
         raise ValueError(f"connectivity must be a file, a DataFrame or an array, got {type(source).__name__}")
+    if Path(source).expanduser().is_dir():
+        stacked = "np.save('all.npy', np.stack([np.loadtxt(file, delimiter=',') for file in files]))"
+        raise ValueError(
+            f"{name}: is a directory, it must be a file; several subjects can be one array, as by {stacked}"
+        )
     path = path_of(source)
     ending = path.suffix.lower()
     if ending == ".parquet":
@@ -604,11 +597,12 @@ def read_matrix(source: Any, name: str, array: str | None = None) -> Grid | Edge
 
 def _frame_grid(frame: pd.DataFrame, name: str) -> Grid | Edges:
     titles = [text_of(title) for title in frame.columns]
-    if edge_columns := _edge_columns(titles):
+    notes: list[str] = []
+    if edge_columns := _edge_columns(titles, name, notes):
         one, other, weight = (frame.iloc[:, i] for i in edge_columns)
         pairs = list(zip(map(text_of, one), map(text_of, other), strict=True))
         of = [f"{a!r}, {b!r}" for a, b in pairs]
-        return Edges(pairs, frame_numbers(weight.to_frame(), name, of, ["weight"])[:, 0])
+        return Edges(pairs, frame_numbers(weight.to_frame(), name, of, ["weight"])[:, 0], notes)
     rows = None if counts_only(frame.index) else [text_of(value) for value in frame.index]
     if rows is None and len(titles) == len(frame) + 1 and not pd.api.types.is_numeric_dtype(frame.dtypes.iloc[0]):
         rows = [text_of(value) for value in frame.iloc[:, 0]]
@@ -625,10 +619,11 @@ def _text_grid(sheet: Sheet) -> Grid | Edges:
     named = any(is_name(fields[0]) for fields in cells[1:])
     corner = is_name(cells[0][0]) or (cells[0][0] == "" and named)
     titled = any(map(is_name, cells[0][1:])) or (corner and len(cells) >= width)
-    edges = _edge_columns(cells[0])
+    notes: list[str] = []
+    edges = _edge_columns(cells[0], str(sheet.file.path), notes)
     if edges or (width == 3 and len(cells) > 4):
         begin = 1 if edges or number_of(cells[0][2]) is None else 0
-        return _text_edges(sheet, lines[begin:], edges or (0, 1, 2))
+        return Edges(*_text_edges(sheet, lines[begin:], edges or (0, 1, 2)), notes)
     columns = cells[0] if titled else None
     first = 1 if titled else 0
     body = cells[first:]
@@ -651,7 +646,9 @@ def _text_grid(sheet: Sheet) -> Grid | Edges:
     return Grid(values, rows, columns)
 
 
-def _text_edges(sheet: Sheet, lines: list[tuple[int, list[str]]], at: tuple[int, int, int]) -> Edges:
+def _text_edges(
+    sheet: Sheet, lines: list[tuple[int, list[str]]], at: tuple[int, int, int]
+) -> tuple[list[tuple[str, str]], Float[np.ndarray, " pairs"]]:
     pairs, weights = [], np.empty(len(lines))
     for number, (row, fields) in enumerate(lines):
         one, other, text = (fields[i] for i in at)
@@ -662,17 +659,20 @@ def _text_edges(sheet: Sheet, lines: list[tuple[int, list[str]]], at: tuple[int,
             raise sheet.file.error(row, f"the weight of {one!r}, {other!r} is {short(text)}, it must be a number")
         pairs.append((one, other))
         weights[number] = value
-    return Edges(pairs, weights)
+    return pairs, weights
 
 
-def _edge_columns(titles: list[str]) -> tuple[int, int, int] | None:
-    """Where the two regions and the weight are, if titles say so."""
+def _edge_columns(titles: list[str], name: str, notes: list[str]) -> tuple[int, int, int] | None:
+    """Where the two regions and the weight are, if titles say so; of several weights the first in WEIGHTS is noted."""
     at = {re.sub("[ .-]", "_", title.lower()): i for i, title in enumerate(titles)}
     for one, other in PAIRS:
         if one in at and other in at:
             weights = [at[title] for title in WEIGHTS if title in at]
             if not weights and len(titles) == 3:
                 weights = [3 - at[one] - at[other]]
+            if len(weights) > 1:
+                rest = listed([titles[i] for i in weights[1:]], 3)
+                notes.append(f"{name}: weights are those in {titles[weights[0]]!r}, not in {rest}")
             if weights:
                 return at[one], at[other], weights[0]
     return None
@@ -689,16 +689,8 @@ def _npz(path: Path, array: str | None) -> Grid:
             except ValueError as error:
                 if "allow_pickle" not in str(error):
                     raise
-                arrays[key] = Beside(key, _shape(file.zip, key), None)
+                arrays[key] = Beside(key, None, None)
         return _chosen(arrays, str(path), array)
-
-
-def _shape(archive: zipfile.ZipFile, key: str) -> tuple[int, ...] | None:
-    """Of an array of objects: its header is no object."""
-    with archive.open(key if key in archive.namelist() else f"{key}.npy") as file:
-        version = np.lib.format.read_magic(file)
-        readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-        return readers[version](file)[0] if version in readers else None
 
 
 def _mat(path: Path, array: str | None) -> Grid:
@@ -725,6 +717,8 @@ def _variables_of_hdf5(file: Any) -> Iterator[tuple[str, Any]]:
         return "".join(map(chr, np.ravel(held[()]).tolist())) if characters else ""
 
     for key, held in file.items():
+        if held.attrs.get("MATLAB_class") == b"struct" and hasattr(held, "keys"):
+            yield from ((f"{key}.{part}", Beside(part, None, [])) for part in held)
         if not hasattr(held, "dtype") or "MATLAB_empty" in held.attrs:
             continue
         if "MATLAB_object_decode" in held.attrs:  # a string, a table
@@ -751,13 +745,22 @@ def _chosen(arrays: dict[str, Any], name: str, asked: str | None) -> Grid:
     stacks = [key for key, array in numbers.items() if array.ndim == 3]
     choice = called or square or stacks or list(numbers) if asked is None else [key for key in numbers if key == asked]
     if len(choice) != 1:
-        held = [f"{key} ({' x '.join(map(str, value.shape or ()))})" for key, value in arrays.items()]
+        shapes = {key: " x ".join(map(str, value.shape or ())) for key, value in arrays.items()}
+        held = [f"{key} ({shape})" if shape else key for key, shape in shapes.items()]
         which = "one square array, or one called 'connectivity'" if asked is None else f"an array of numbers {asked!r}"
         remedy = f": give --matrix {choice[0]}, or another" if len(choice) > 1 else ""
+        if not choice and (of_struct := [key for key in arrays if "." in key]):
+            remedy = f": in MATLAB, a = {of_struct[0]}; save('a.mat', 'a') makes that an array of its own"
         raise ValueError(f"{name}: must have {which}; it has {', '.join(held) or 'none'}{remedy}")
     others = [_beside(key, value) for key, value in arrays.items() if key != choice[0]]
     beside = sorted((one for one in others if one is not None), key=lambda one: one.rank)
-    return Grid(numbers[choice[0]], beside=beside)
+    grid = Grid(numbers[choice[0]], beside=beside)
+    if grid.values.ndim == 2 and len(grid.values) < grid.values.shape[1]:  # of CONN, with further targets behind
+        size, all_names = len(grid.values), {len(one.texts or ()): one.texts for one in beside}
+        if (names := all_names.get(size)) and names == (all_names.get(grid.values.shape[1]) or [])[:size]:
+            grid.notes.append(f"{name}: of {grid.values.shape[1]} columns the first {size} are the regions of the rows")
+            grid.values = grid.values[:, :size]
+    return grid
 
 
 def _beside(key: str, value: Any) -> Beside | None:
@@ -769,7 +772,10 @@ def _beside(key: str, value: Any) -> Beside | None:
         return Beside(key, array.shape, texts(array) or None)
     neighbour = Beside(key, array.shape, [], numbers=True)
     if neighbour.called and array.dtype.kind in "uif":
-        neighbour.texts = whole_numbers(array.ravel())
+        codes = array.ravel()
+        neighbour.texts = whole_numbers(codes)
+        if (codes == 10).any() and np.isin(codes, LETTERS).all():  # lines of text, as DSI Studio has it
+            return Beside(key, None, "".join(map(chr, codes.astype(int))).splitlines())
     return neighbour if neighbour.texts else None
 
 

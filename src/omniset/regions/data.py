@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from jaxtyping import Float, Int
 from scipy.spatial.distance import cdist
+
+from omniset.tables.files import TableWriter
 
 LEFT, RIGHT = "L", "R"
 LABELS = ("hemisphere", "network", "structure")
@@ -193,3 +197,18 @@ def simulate(regions: int = 80, genes: int = 120, seed: int = 0) -> Regions:
         network=kind,
         connectivity=values,
     )
+
+
+def write_tables(folder: Path, made: Regions) -> None:
+    """expression.csv, connectivity.csv, and regions.csv with places in mm, hemispheres and networks."""
+    folder.mkdir(parents=True, exist_ok=True)
+    index = pd.Index(made.names, name="region")
+    about = pd.DataFrame(made.coordinates, index, ["x", "y", "z"]).round(2)
+    tables = {
+        "expression": pd.DataFrame(made.expression, index, made.genes).round(6),
+        "connectivity": pd.DataFrame(made.connectivity, index, made.names).round(6),
+        "regions": about.assign(hemisphere=made.hemisphere, network=made.network),
+    }
+    for name, table in tables.items():
+        with TableWriter(folder / f"{name}.csv") as writer:
+            writer.write(table.reset_index())

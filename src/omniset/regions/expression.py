@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -16,21 +16,22 @@ import scipy.sparse as sp
 from omniset.regions.files import (
     LARGEST,
     TABLES,
-    TITLES,
     check_names,
     clear_errors,
     counts_only,
     frame_numbers,
     ids_of,
     is_text,
+    name_columns,
     name_of,
     needed,
     path_of,
     read_parquet,
     sheet_of,
+    sided,
     text_of,
 )
-from omniset.tables.files import short
+from omniset.tables.files import listed, short
 from omniset.tables.genes import canonical
 from omniset.tables.hdf5 import check_hdf5
 from omniset.tables.sheets import Sheet, number_of, numbers_of
@@ -41,6 +42,7 @@ ENSEMBL_GENE = re.compile(r"ENS[A-Z]*G\d{11}(_\w+)?")
 MONTHS = "(?:Jan|Feb|Mar|Mrz|Apr|May|Mai|Jun|Jul|Aug|Sep|Oct|Okt|Nov|Dec|Dez)"
 DATE = re.compile(rf"\d{{1,2}}-{MONTHS}|{MONTHS}-\d{{1,2}}|20\d\d-\d\d-\d\d( 00:00:00)?|\d{{1,2}}/\d{{1,2}}/\d+")
 NO_GENES = {"x", "y", "z", "mni_x", "mni_y", "mni_z", "hemisphere", "hemi", "structure", "network", "cortex"}
+RARE, USUAL = 0.1, 0.8  # shares of names that do not, and do, look like genes, between which a name is said
 SURE = 0.25  # difference in share from which on one side of a table is that of the genes
 
 
@@ -62,15 +64,8 @@ def read_expression(
 ) -> Expression:
     """Read the expression of genes in regions.
 
-    | source | regions are named by |
-    |---|---|
-    | `.csv`, `.tsv`, `.txt` (also `.gz`, `.bz2`, `.xz`), `.parquet` | the column region, label, name, roi or id among \
-the first three; else the first column, or the index |
-    | `.h5ad`, AnnData | `obs_names` (and the genes by `var_names`) |
-    | DataFrame | its index; one that only counts is passed over for a column of names |
-    | list or dict of these, one for each donor | as above |
-
-    Columns called as those of a table of places are none of genes.
+    Which files, and what is taken of them, says "What is read" in docs/regions.md; in Python also a DataFrame, an
+    AnnData, and a list or dict of any of these, one for each donor.
 
     Of donors the mean is taken, by names of regions and genes, over those that measured a value.
 
@@ -92,15 +87,13 @@ the first three; else the first column, or the index |
             is there twice or has no name; no regions, no genes; a file cut off, damaged or of another format.
     """
     known = set(ids_of(regions or ()))
-    if isinstance(source, Mapping):
-        donors = [(one, name_of(one, f"expression of donor {key!r}")) for key, one in source.items()]
-    elif isinstance(source, list | tuple):
-        donors = [(one, name_of(one, f"expression of donor {number}")) for number, one in enumerate(source, 1)]
-    else:
+    if not isinstance(source, Mapping | list | tuple):
         return _expression(source, name_of(source, "expression"), aliases or {}, known)
-    if not donors:
+    donors = source.items() if isinstance(source, Mapping) else enumerate(source, 1)
+    named = [(one, name_of(one, f"expression of donor {key!r}")) for key, one in donors]
+    if not named:
         raise ValueError("expression must be of one donor at least, it is an empty list")
-    expressions = [_expression(one, name, aliases or {}, known) for one, name in donors]
+    expressions = [_expression(one, name, aliases or {}, known) for one, name in named]
     return expressions[0] if len(expressions) == 1 else _mean_of_donors(expressions)
 
 
@@ -128,7 +121,7 @@ def _expression(source: Any, name: str, aliases: Mapping[str, str], known: set[s
 def _expression_table(source: Any, name: str) -> tuple[pd.DataFrame, list[str]]:
     """Numbers with names for rows and columns, whichever of them are the genes; and notes."""
     if isinstance(source, pd.DataFrame):
-        return _frame_table(source, name), []
+        return _frame_table(source, name)
     if hasattr(source, "obs_names") and hasattr(source, "var_names"):
         return _anndata_table(source, name), []
     if not isinstance(source, str | Path):
@@ -142,7 +135,7 @@ def _expression_table(source: Any, name: str) -> tuple[pd.DataFrame, list[str]]:
             adata = anndata.read_h5ad(path)
         return _anndata_table(adata, name), []
     if path.suffix.lower() == ".parquet":
-        return _frame_table(read_parquet(path), name), []
+        return _frame_table(read_parquet(path), name)
     if is_text(path):
         return _text_table(sheet_of(path))
     raise ValueError(f"{name}: the name must end in {TABLES} or .h5ad")
@@ -160,14 +153,21 @@ def _anndata_table(adata: Any, name: str) -> pd.DataFrame:
         return pd.DataFrame(x.astype(np.float64), rows, columns)
 
 
-def _frame_table(frame: pd.DataFrame, name: str) -> pd.DataFrame:
+def _frame_table(frame: pd.DataFrame, name: str) -> tuple[pd.DataFrame, list[str]]:
     titles = [text_of(title) for title in frame.columns]
-    names, places = None, [i for i, title in enumerate(titles) if title.lower() not in NO_GENES]
+
+    def texts(at: int) -> list[str]:
+        return [text_of(value) for value in frame.iloc[:, at]]
+
+    names, side, places = None, None, [i for i, title in enumerate(titles) if title.lower() not in NO_GENES]
     if counts_only(frame.index):
-        names, places = _divided(titles, bool(titles) and not pd.api.types.is_numeric_dtype(frame.dtypes.iloc[0]))
-    rows = [text_of(value) for value in (frame.index if names is None else frame.iloc[:, names])]
+        named = bool(titles) and not pd.api.types.is_numeric_dtype(frame.dtypes.iloc[0])
+        names, side, places = _divided(titles, named, texts)
+    notes: list[str] = []
+    rows = [text_of(value) for value in frame.index] if names is None else texts(names)
+    rows = sided(rows, None if side is None else texts(side), notes, name)
     columns = [titles[i] for i in places]
-    return pd.DataFrame(frame_numbers(frame.iloc[:, places], name, rows, columns), rows, columns)
+    return pd.DataFrame(frame_numbers(frame.iloc[:, places], name, rows, columns), rows, columns), notes
 
 
 def _text_table(sheet: Sheet) -> tuple[pd.DataFrame, list[str]]:
@@ -176,30 +176,44 @@ def _text_table(sheet: Sheet) -> tuple[pd.DataFrame, list[str]]:
         raise sheet.file.error(
             sheet.header, "has one column only: columns must be separated by commas, tabs, semicolons or spaces"
         )
-    names, places = _divided(titles, not _fractions([fields[0] for fields in sheet.rows]))
+    if _fractions(titles):
+        raise sheet.file.error(sheet.header, "holds numbers: names of genes must stand above them, in a header")
+
+    def texts(at: int) -> list[str]:
+        return [fields[at] for fields in sheet.rows if len(fields) > at]
+
+    names, side, places = _divided(titles, not _fractions(texts(0)), texts)
     columns = [titles[i] for i in places]
     rows: list[str] = []
+    sides: list[str] = []
     values: list[np.ndarray] = []
     for row, fields in sheet.whole(blank=names is None):
         rows.append(str(len(rows) + 1) if names is None else fields[names])
-        texts = [fields[i] for i in places]
-        numbers, bad = numbers_of(texts)
+        sides.append("" if side is None else fields[side])
+        numbers, bad = numbers_of([fields[i] for i in places])
         values.append(numbers)
         if bad is not None:
-            raise sheet.file.error(row, f"{rows[-1]!r}, {columns[bad]!r} is {short(texts[bad])}, it must be a number")
+            at = places[bad]
+            raise sheet.file.error(row, f"{rows[-1]!r}, {titles[at]!r} is {short(fields[at])}, it must be a number")
     notes = [f"{name} has no names of regions: they are named by their number, from 1"] if names is None else []
+    rows = sided(rows, sides, notes, name)
     return pd.DataFrame(np.array(values).reshape(len(rows), len(columns)), rows, columns), notes
 
 
-def _divided(titles: list[str], named: bool) -> tuple[int | None, list[int]]:
-    """Which of the first columns holds names by its title, else the first if it may; and which ones hold values."""
-    first = {title.lower(): i for i, title in reversed(list(enumerate(titles[:3])))}
-    columns = [first[title] for title in (*TITLES, *GENE_TITLES) if title in first] or [0] * named
+def _divided(
+    titles: list[str], named: bool, texts: Callable[[int], list[str]]
+) -> tuple[int | None, int | None, list[int]]:
+    """Where names, hemispheres and values are. Names are in one of the first columns, by its title and so that they
+    tell regions apart, if one does; else in the first column if it may.
+    """
+    lower = [title.lower() for title in titles]
+    genes = [lower.index(title) for title in GENE_TITLES if title in lower[:3]]
+    columns = [*name_columns(titles[:3]), *genes] or [0] * named
+    names = next((at for at in columns if len(set(texts(at))) == len(texts(at))), columns[0] if columns else None)
+    side = next((i for i, title in enumerate(lower) if title in ("hemisphere", "hemi")), None)
     # Columns before the names are counters and the like.
-    left = {*columns, *range(columns[0])} if columns else ()
-    return columns[0] if columns else None, [
-        i for i in range(len(titles)) if i not in left and titles[i].lower() not in NO_GENES
-    ]
+    left = set() if names is None else {*columns, *range(names)}
+    return names, side, [i for i in range(len(titles)) if i not in left and lower[i] not in NO_GENES]
 
 
 def _fractions(texts: list[str]) -> bool:
@@ -234,6 +248,11 @@ def _one_column_a_gene(table: pd.DataFrame, name: str, aliases: Mapping[str, str
     spelled = [canonical(aliases.get(title, aliases.get(one, one))) for title, one in titles]
     if renamed := [title for title, new in zip(plain, spelled, strict=True) if title != new]:
         notes.append(f"{name}: {len(renamed):,} gene(s) are named by an alias, such as {renamed[0]!r}")
+    odd = [title for title in spelled if title[:1].islower()]
+    if len(odd) < RARE * len(spelled) < sum(bool(SYMBOL.fullmatch(title)) for title in spelled) * RARE / USUAL and odd:
+        notes.append(
+            f"{name}: {listed(odd, 3)} are taken for genes, and their names look like those of none: are they?"
+        )
     if dates := [*filter(DATE.fullmatch, spelled)]:
         notes.append(
             f"{name}: {len(dates)} gene(s) are dates such as {dates[0]!r}, which spreadsheets make of MARCH1 or SEPT2: "

@@ -26,7 +26,7 @@ from omniset.lazy import needs
 from omniset.tables.files import OPENERS, short, tidy
 from omniset.tables.sheets import Sheet, look, number_of, numbers_of
 
-TITLES = ("region", "label", "name", "roi", "id")  # of a column of names of regions, the best first
+TITLES = ("region", "label", "name", "roi", "id", "acronym")  # of a column of names of regions, the best first
 WHOLE = re.compile(r"(\d+)(\.0*)?")  # a whole number, maybe read as a float
 SIDES = {"l": "L", "lh": "L", "left": "L", "r": "R", "rh": "R", "right": "R"}
 NO_REGION = re.compile(r"background\w*|unknown|undefined|\?+|\w*medialwall|corpuscallosum")  # labels of atlases
@@ -52,12 +52,13 @@ def is_text(path: Path) -> bool:
     ends = [suffix.lower() for suffix in path.suffixes]
     if ends and ends[-1] in OPENERS:
         ends.pop()
-    return bool(ends) and ends[-1] in (".csv", ".tsv", ".txt")
+    return bool(ends) and ends[-1] in (".csv", ".tsv", ".txt", ".edge", ".node")  # the last two are BrainNet Viewer's
 
 
 def sheet_of(path: Path) -> Sheet:
-    """A table of text; spaces may separate its fields, and no line of it is a comment."""
-    return look(path, comments=False, spaces=True)
+    """A table of text; spaces may separate its fields. Where it begins with #, that may be a comment, or the header."""
+    sheet = look(path, comments=False, spaces=True)
+    return look(path, spaces=True) if sheet.columns[0].startswith("#") else sheet
 
 
 def read_parquet(path: Path) -> pd.DataFrame:
@@ -115,8 +116,11 @@ def spelling(name: str) -> str:
         return str(int(number[1]))
     plain = re.sub(r"^x(?=\d)", "", name.lower())  # R puts an X before digits
     words = [word for word in re.findall(r"[a-z]+|\d+|\?+", plain) if word not in ("ctx", "roi")]
-    at = [i for i, word in enumerate(words) if word in SIDES and (len(word) > 1 or i in (0, len(words) - 1))]
-    side = f"_{SIDES[words.pop(at[0])]}" if len(at) == 1 and len(words) > 1 else ""
+    alone = {0, len(words) - 1} | ({1} if words and words[0] in SIDES else set())  # where a letter says it
+    at = [i for i, word in enumerate(words) if word in SIDES and (len(word) > 1 or i in alone)]
+    sides = {SIDES[words[i]] for i in at}
+    side = f"_{sides.pop()}" if len(sides) == 1 and len(words) > len(at) else ""
+    words = [word for i, word in enumerate(words) if not side or i not in at]
     return re.sub("(?<=[a-z])_(?=[a-z])", "", "_".join(words)) + side
 
 
@@ -128,6 +132,29 @@ def no_region(name: str) -> bool:
         [True, True, True, True, False]
     """
     return NO_REGION.fullmatch(re.sub("_[LR]$", "", spelling(name))) is not None
+
+
+def name_columns(titles: Sequence[str]) -> list[int]:
+    """Columns of names of regions by their titles, or these without their first words, the best first.
+
+    Example:
+        >>> name_columns(["ROI Label", "ROI Name", "R", "A", "S"]), name_columns(["id", "label", "x"])
+        ([0, 1], [1, 0])
+    """
+    words = [re.split("[ _.-]", title.lower()) for title in titles]
+    exact = [words.index([title]) for title in TITLES if [title] in words]
+    return exact + [i for title in TITLES for i, word in enumerate(words) if len(word) > 1 and word[-1] == title]
+
+
+def sided(names: list[str], sides: Sequence[str] | None, notes: list[str], name: str) -> list[str]:
+    """Names with their hemisphere, as a column tells it, where both have regions of one name."""
+    if sides is None or len(set(names)) == len(names):
+        return names
+    told = [
+        f"{SIDES[side.lower()]}_{one}" if side.lower() in SIDES else one for one, side in zip(names, sides, strict=True)
+    ]
+    notes.append(f"{name}: names are of both hemispheres, which are put before them, as in {told[0]!r}")
+    return told
 
 
 def check_names(names: list[str], name: str) -> None:

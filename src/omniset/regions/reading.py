@@ -16,10 +16,12 @@ from jaxtyping import Bool, Float
 from scipy.spatial.distance import cdist
 
 from omniset.regions.atlas_coordinates import (
+    CORTEX,
     check_parts,
     hemisphere_of_name,
     network_of_name,
     read_coordinates,
+    structure_of_name,
     within,
 )
 from omniset.regions.connectivity import (
@@ -35,7 +37,7 @@ from omniset.regions.data import LABELS, Regions
 from omniset.regions.expression import read_expression
 from omniset.regions.files import name_of, no_region, spelling
 from omniset.regions.scores import pearson
-from omniset.tables.doubts import judge_join, refuse_equal_rows
+from omniset.tables.doubts import counted_from, judge_join, refuse_equal_rows
 from omniset.tables.files import TableFile, listed
 
 LEAST = 10  # regions, and genes, that anything can be learned from
@@ -163,7 +165,7 @@ def _joined(
             """Nearness of the regions in the order that goes best with it."""
             file = _Named(target, names or [])
             _respell(file, _Named("", list(named[0].names)), [])
-            orders = [file.names] if names else [order for _, order in _orders(len(matrix), named)]
+            orders = [file.names] if names else [order for _, order in _orders(len(matrix), named, places)]
             return max((nearness(matrix, places, order) for order in orders), default=np.nan)
 
         matrix = read_connectivity(connectivity, regions=named[0].names, fits=fits, **options)
@@ -218,14 +220,17 @@ def nearness(matrix: Float[np.ndarray, "regions regions"], places: pd.DataFrame 
     return pearson(matrix[known], near[known])
 
 
-def _orders(size: int, files: list[_Named]) -> list[tuple[_Named, list[str]]]:
-    """Files with as many regions, and these, each order once; labels of no region are left out if they must."""
+def _orders(size: int, files: list[_Named], places: pd.DataFrame | None) -> list[tuple[_Named, list[str]]]:
+    """Files with as many regions, and these, each order once; labels of no region, or the subcortex, left out if so."""
+    told: Any = {} if places is None or "structure" not in places else places["structure"]
     orders: list[tuple[_Named, list[str]]] = []
     for file in files:
-        kept = [name for name in file.names if len(file.names) == size or not no_region(name)]
-        if len(kept) == size and all(kept != names for _, names in orders):
+        regions = [name for name in file.names if not no_region(name)]
+        cortex = [name for name in regions if (told.get(name) or structure_of_name(name)) == CORTEX]
+        kept = next((names for names in (file.names, regions, cortex) if len(names) == size), None)
+        if kept is not None and all(kept != names for _, names in orders):
             orders.append((file, kept))
-    return orders
+    return sorted(orders, key=lambda order: len(order[0].names) != size)
 
 
 def _ordered(
@@ -233,7 +238,7 @@ def _ordered(
 ) -> list[str]:
     """Names of a matrix that has none, from the file that has as many regions; of two the one that goes with places."""
     size = len(matrix.matrix)
-    orders = _orders(size, files)
+    orders = _orders(size, files, places)
     if not orders:
         have = " and ".join(f"{other.file} has {len(other.names)}" for other in files)
         raise ValueError(f"{file} has {size} regions without names, it must have as many as another file; {have}")
@@ -241,7 +246,10 @@ def _ordered(
     several = len(orders) > 1
     other, names = orders[(clearest(found, size) or 0) if several else 0]
     why = f" (r with nearness {found[0]:.2f}, in that of {orders[1][0].file} {found[1]:.2f})" if several else ""
-    notes.append(f"{file} has no names: its {size} regions are taken in the order of {other.file}{why}")
+    fewer = (
+        f", without {listed([one for one in other.names if one not in names], 3)}" if len(other.names) > size else ""
+    )
+    notes.append(f"{file} has no names: its {size} regions are taken in the order of {other.file}{fewer}{why}")
     return names
 
 
@@ -275,8 +283,8 @@ def _join(files: list[_Named], least: int, notes: list[str]) -> list[np.ndarray]
     """For each file, where the regions are that all files have, in the order of the first one."""
     for one, other in combinations(files, 2):
         for counted, named in ((one, other), (other, one)):
-            begin = _begin(counted.names)
-            if begin >= 0 and _shifted(counted.names, named.names, 1 - 2 * begin):
+            begin = counted_from(sorted(counted.names, key=lambda name: (len(name), name)))
+            if begin is not None and _shifted(counted.names, named.names, 1 - 2 * begin):
                 raise ValueError(
                     f"{counted.file} and {named.file}: names of regions count from {begin} in the first and from "
                     f"{1 - begin} in the second: give both files the same names"
@@ -307,11 +315,6 @@ def _part(regions: Regions, only: Sequence[str], least: int) -> Regions:
     if inside < least:
         raise ValueError(f"only={part}: {inside} of {len(regions)} regions are of it, at least {least} are needed")
     return _without(regions, out, f"only {part}", f"of {len(regions)} region(s) are not of it")
-
-
-def _begin(names: list[str]) -> int:
-    """From what on names only count; -1: they do not."""
-    return next((begin for begin in (0, 1) if set(names) == {str(i + begin) for i in range(len(names))}), -1)
 
 
 def _shifted(counted: list[str], names: list[str], by: int) -> bool:

@@ -6,7 +6,7 @@ A system gives what is its own; the frame puts it together, so that a page of an
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -96,16 +96,12 @@ def compose(
     if comparison is not None:
         about["evaluation"] = comparison.numbers()
     if settings is not None:
-        page.append(Section("Settings", "", [Facts([*_facts(settings, chosen or {})])]))
+        found = {name: f"{text_of(one)} (chosen)" for name, one in (chosen or {}).items() if one is not None}
+        facts = [(name, found.get(name) if value is None else value) for name, value in settings.items()]
+        page.append(Section("Settings", "", [Facts(facts)]))
         about["arguments"] = dict(settings)
         about |= {"chosen": dict(chosen)} if chosen else {}
     return Report(run.title, lead, page, run.command, run.provenance), plain({**about, **numbers})
-
-
-def _facts(settings: Mapping[str, Any], chosen: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    for name, value in settings.items():
-        found = chosen.get(name) if value is None else None
-        yield name, value if found is None else f"{text_of(found)} (chosen)"
 
 
 def verdict(comparison: Comparison) -> list[Block]:

@@ -7,13 +7,10 @@ import io
 import os
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import torch
 import torch.distributed
-
-if TYPE_CHECKING:
-    pass
 
 MEETING = "OMNISET_MEETING"  # names the file in which processes of one machine find each other
 

@@ -16,16 +16,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed
 
 from omniset.runs.meeting import MEETING, connect, local_meeting
 from omniset.runs.signals import Terminated, terminable
-
-if TYPE_CHECKING:
-    pass
 
 ENDED = (-signal.SIGTERM, 128 + signal.SIGTERM)  # exit codes of a process that was ended for another one's sake
 OVER = 4  # processes for each processor, beyond which a machine is only kept from working

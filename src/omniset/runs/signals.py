@@ -34,15 +34,15 @@ def raise_terminated() -> None:
     if threading.current_thread() is threading.main_thread():
         for number in ENDING:
             if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, _terminate)
+                signal.signal(number, _stop)
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            signal.signal(signal.SIGINT, _interrupt)
+            signal.signal(signal.SIGINT, _stop)
 
 
 def raise_received() -> None:
     """Raise what a signal has raised within `terminable`, where that did not get this far."""
     if _received and threading.current_thread() is threading.main_thread():
-        raise KeyboardInterrupt if _received[0] == signal.SIGINT else Terminated(_received[0])
+        raise _stopped(_received[0])
 
 
 @contextmanager
@@ -65,7 +65,7 @@ def terminable() -> Iterator[None]:
         if threading.current_thread() is threading.main_thread():
             for number, handler in zip(numbers, before, strict=True):
                 signal.signal(number, handler)
-            if before[0] is not _terminate:  # the outermost one
+            if before[0] is not _stop:  # the outermost one
                 _received.clear()
 
 
@@ -75,13 +75,11 @@ def hear_no_more() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def _terminate(number: int, frame: FrameType | None) -> None:
+def _stop(number: int, frame: FrameType | None) -> None:
     hear_no_more()
     _received.append(number)
-    raise Terminated(number)
+    raise _stopped(number)
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    hear_no_more()
-    _received.append(number)
-    raise KeyboardInterrupt
+def _stopped(number: int) -> BaseException:
+    return KeyboardInterrupt() if number == signal.SIGINT else Terminated(number)

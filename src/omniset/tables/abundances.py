@@ -17,8 +17,8 @@ from omniset.core.features import doubt
 from omniset.core.forms import MatrixRows
 from omniset.core.stored import StoredSet
 from omniset.tables.counts import FEATURE, read_samples
-from omniset.tables.dna import all_kmers, is_fasta, kmer_shares, known_as, read_fasta
-from omniset.tables.files import Origin, TableFile, listed
+from omniset.tables.dna import FASTA, all_kmers, kmer_shares, known_as, read_fasta
+from omniset.tables.files import Origin, TableFile, listed, unpacked
 from omniset.tables.folders import require_elements
 from omniset.tables.sheets import key as spelled
 from omniset.tables.stored import StoredSets
@@ -44,7 +44,7 @@ def open_abundances(
         OSError, ValueError: A file that cannot be read; a feature without a vector, or with two; a sequence without
             three bases in a row.
     """
-    read = _read_sequences if is_fasta(vectors) else _read_vectors
+    read = _read_sequences if unpacked(vectors.name).lower().endswith(FASTA) else _read_vectors
     names, columns, matrix, unused = read(vectors, features, ignore)
     table = read_samples(path)
     at = {name: number for number, name in enumerate(names)}

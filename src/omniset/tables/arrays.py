@@ -18,10 +18,6 @@ from omniset.core.bounded import require_room
 from omniset.tables.files import tidy
 
 MAGIC = b"\x93NUMPY"
-PLAIN = (
-    *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
-    *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
-)
 
 
 def load_torch(path: Path, remedy: str, mapped: bool = False) -> Any:
@@ -65,26 +61,20 @@ def plain(path: Path, tensor: Tensor, what: str) -> Tensor:
         what: It is called, for the error.
 
     Raises:
-        ValueError: Nested, sparse, quantised or without data; of another type of numbers; with the bit of a negative or
-            a conjugate; expanded, so that one number is many entries.
+        ValueError: Nested, sparse, quantised or without data; of another type of numbers; expanded, so that one number
+            is many entries.
     """
     if tensor.is_nested or tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
-        kind = (
-            "nested" if tensor.is_nested else "without data" if tensor.is_meta else f"{tensor.layout}, {tensor.dtype}"
-        )
+        kind = "nested or without data" if tensor.is_nested or tensor.is_meta else f"{tensor.layout}, {tensor.dtype}"
         raise ValueError(f"{path}: {what} must be a plain tensor, it is {kind}")
-    if tensor.dtype not in PLAIN and not tensor.is_complex():  # which whoever reads it refuses
-        bound = ", ".join(str(dtype).removeprefix("torch.") for dtype in PLAIN)
-        raise ValueError(f"{path}: {what} must be of {bound}, it is of {tensor.dtype}: convert it, as by .float()")
-    if tensor.is_neg() or tensor.is_conj():
-        raise ValueError(
-            f"{path}: {what} must be a plain tensor, it is marked as to be negated: save .resolve_neg() of it"
-        )
     held = tensor.untyped_storage().nbytes() // tensor.element_size()
     if tensor.numel() > held:
         claim = f"is said to be of shape {tuple(tensor.shape)}, the file holds {held:,} numbers of it"
         raise ValueError(f"{path}: {what} {claim}: save .contiguous() of it")
-    return tensor.detach()
+    tensor = (
+        tensor.float() if tensor.is_floating_point() and tensor.itemsize == 1 else tensor
+    )  # NumPy has none of these
+    return tensor.detach().resolve_conj().resolve_neg()
 
 
 def mapped_npy(path: Path, remedy: str) -> Shaped[np.ndarray, "..."]:

@@ -8,6 +8,7 @@ Known imperfection: the principal components of two files are those of one space
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from omniset.tables.stored import FileRows, StoredSets
 PREFERRED = ("X_omniset", "X_pca")  # of obsm, where nothing is said
 TOTAL = 1e4  # counts of a cell, after scaling
 RECORD = np.dtype([("column", "<i4"), ("value", "<f4")])
+FIRST = 100  # cells that tell whether a matrix is of counts
 BLOCK = 1 << 25  # bytes of a matrix that are copied at a time
 
 
@@ -206,7 +208,17 @@ def _opened(path: Path, use_rep: str | None) -> tuple[Source, bool, str]:
     except ValueError as error:
         if "has no layer 'counts'" not in str(error):
             raise
-    return open_source(path), True, use_rep
+    source = open_source(path)
+    if "raw" in source.choices and not _whole(source) and _whole(raw := source.other("raw")):
+        source.close()
+        warnings.warn(f"{path}: X has no counts: those of .raw are taken", stacklevel=3)
+        return raw, True, use_rep
+    return source, True, use_rep
+
+
+def _whole(source: Source) -> bool:
+    values = source.rows(0, min(FIRST, source.shape[0])).data
+    return bool((values == np.rint(values)).all())
 
 
 def _features(path: Path, there: list[str], chosen: Sequence[str] | None, ignore: Sequence[str]) -> list[str]:

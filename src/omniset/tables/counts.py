@@ -128,10 +128,9 @@ def _read_artifact(path: Path) -> Samples:
                 open(copy, "wb") as out,
             ):
                 shutil.copyfileobj(part, out)
+            return _read_biom(copy)
         except (zipfile.BadZipFile, zlib.error, EOFError) as error:
             raise ValueError(f"{path}: is no artifact of QIIME 2 that can be read: {tidy(str(error))}") from error
-        try:
-            return _read_biom(copy)
         except ValueError as error:
             raise ValueError(str(error).replace(str(copy), str(path))) from error
 
@@ -286,7 +285,8 @@ def _columns(keys: list[str], rows: list[list[str]], shared: bool) -> tuple[int,
     values = [[cells[at] for cells in rows if len(cells) > at] for at in range(len(keys))]
     kinds = [_kind(title, some) for title, some in zip(keys, values, strict=True)]
     numbered = kinds[0] == "count" and counted_from(values[0]) is not None
-    texts = [at for at, kind in enumerate(kinds) if kind == "text" or (kind == "count" and not at and not numbered)]
+    numbers = {at for at in range(len(keys)) if (at and keys[at] in FEATURE if numbered else not at)}
+    texts = [at for at, kind in enumerate(kinds) if kind == "text" or (kind == "count" and at in numbers)]
     named = [at for at in texts if keys[at] in FEATURE]
     name_at = keys.index("group") if shared else [*named, *texts, 0][0]
     roles = {at: kind for at, kind in enumerate(kinds) if kind in ("taxon", "sequence", "none") and at != name_at}
@@ -334,8 +334,9 @@ def _joined(names: Sequence[str | None]) -> str:
 def _numbers(file: TextFile, row: int, cells: list[str], names: list[str]) -> np.ndarray:
     values, _ = numbers_of(cells)
     if (bad := _bad(values)).any():
-        place = int(bad.argmax())
-        raise file.error(row, f"column {names[place]!r} must be a count from 0 to {MOST:g}, is {short(cells[place])}")
+        name, cell = names[at := int(bad.argmax())], cells[at]
+        rest = "" if any(map(str.isdigit, cell)) else ": leave the column out if it is no sample"
+        raise file.error(row, f"column {name!r} must be a count from 0 to {MOST:g}, is {short(cell)}{rest}")
     return values
 
 

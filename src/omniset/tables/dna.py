@@ -15,7 +15,7 @@ from torch import Tensor
 
 from omniset.runs.progress import Progress
 from omniset.tables.doubts import affix, counted_from
-from omniset.tables.files import OPENERS, TextFile, short
+from omniset.tables.files import TextFile, short
 
 PLAIN = str.maketrans("acgturyswkmbdhvnU", "ACGTTRYSWKMBDHVNT", "-. ")  # gaps of alignments go
 OTHER = re.compile("[^ACGTRYSWKMBDHVN]")
@@ -49,7 +49,7 @@ def name_of(header: str) -> str:
     >>> name_of("seq1;tax=d:Bacteria,s:Bacillus subtilis; from soil")
     'seq1'
     """
-    return header.split(None, 1)[0].partition(ANNOTATION)[0]
+    return "".join(header.split(None, 1)[:1]).partition(ANNOTATION)[0]
 
 
 class EmptyFileError(ValueError):
@@ -68,6 +68,7 @@ class SequenceFile(TextFile):
     longest = 1 << 30  # bytes of a line: a chromosome may be one
 
     def __iter__(self) -> Iterator[Record]:
+        self.refuse_other_kinds()
         lines = self.lines()
         first = next(((row, line) for row, line in lines if line.strip()), None)
         if first is None:
@@ -100,7 +101,7 @@ class SequenceFile(TextFile):
                 raise self.error(row + 2, f"must start with '+', is {short(plus[:20])}")
             if len(quality) != len(bases):
                 raise self.error(row + 3, f"has {len(quality)} qualities for {len(bases)} bases")
-            yield self._record(row, header, self._bases(row + 1, bases))
+            yield self._record(row, header, self._bases(row + 1, bases.replace(".", "N")))  # of old sequencers
             following = next((pair for pair in lines if pair[1].strip()), None)
             if following is None:
                 return
@@ -113,18 +114,9 @@ class SequenceFile(TextFile):
         return bases
 
     def _record(self, row: int, header: str, bases: str) -> Record:
-        words = header[1:].split(None, 1)
-        if not words or not (name := words[0].partition(ANNOTATION)[0]):
+        if not (name := name_of(header[1:])):
             raise self.error(row, "has no name behind its first character")
         return Record(name, bases, row, header[1:])
-
-
-def is_fasta(path: Path) -> bool:
-    """Whether a file is called as one of FASTA, be it compressed or not."""
-    name = path.name.lower()
-    for packed in OPENERS:
-        name = name.removesuffix(packed)
-    return name.endswith(FASTA)
 
 
 def read_fasta(

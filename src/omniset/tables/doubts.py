@@ -43,8 +43,8 @@ class Affix(NamedTuple):
 def counted_from(names: Sequence[str]) -> int | None:
     """0 or 1 where names are the whole numbers from there on, in this order: they only count. Else None.
 
-    >>> counted_from(["0", "1", "2"]), counted_from(["1", "2"]), counted_from(["7157", "7158"])
-    (0, 1, None)
+    >>> [counted_from(names) for names in (["0", "1", "2"], ["1", "2"], ["7157", "7158"], ["1", "0"], ["01"], [])]
+    [0, 1, None, None, None, None]
     """
     for start in (0, 1):
         if names and all(name == str(number) for number, name in enumerate(names, start)):

@@ -93,7 +93,10 @@ class Events(FileRows):
             if header[:6] not in VERSIONS:
                 raise ValueError(f"{path}: is no FCS file: it begins with {header[:6]!r}, not with FCS3.0 or the like")
             self._size = file.seek(0, 2)
-            places = [self._place(header[at : at + 8]) for at in (10, 18, 26, 34)]
+            try:
+                places = [int(header[at : at + 8].decode("ascii").strip() or 0) for at in (10, 18, 26, 34)]
+            except ValueError:
+                raise ValueError(f"{path}: is damaged: its header has {header[10:42]!r} in place of numbers") from None
             self._words = self._text(file, places[0], places[1])
             first, last = self._number("$BEGINSTEXT", 0), self._number("$ENDSTEXT", 0)
             if first and (first, last) != (places[0], places[1]) and last > first:
@@ -188,12 +191,6 @@ class Events(FileRows):
 
     def _wrong(self, word: str, what: str) -> ValueError:
         return ValueError(f"{self.path}: its spillover, {word}, {what}; fit with --compensate false does without")
-
-    def _place(self, text: bytes) -> int:
-        try:
-            return int(text.decode("ascii").strip() or 0)
-        except ValueError:
-            raise ValueError(f"{self.path}: is damaged: its header has {text!r} in place of a number") from None
 
     def _text(self, file: Any, first: int, last: int) -> dict[str, str]:
         if not 0 < first < last < self._size or last - first > LARGEST:
@@ -359,21 +356,15 @@ def open_fcs(
         events.take(taken, cofactor, compensate is not False)
         sets.append(StoredSet(events, once(len(events)), 0, len(events), events.path.stem))
     require_elements(path, sets)
-    if not fitted:
-        _warn_of_uncompensated(path, opened)
+    with_matrix, others = ([one.path.name for one in opened if bool(one.spilled) == said] for said in (True, False))
+    if not fitted and with_matrix and others:
+        warnings.warn(
+            f"{path}: spillover is taken out of {with_matrix[0]} and the like, but {others[0]} does not say how much "
+            f"there is ({len(others):,} of {len(opened):,} files): is it compensated already?",
+            stacklevel=2,
+        )
     for note in dict.fromkeys(note for events in opened for note in events.notes) if not fitted else ():
         named = next(events.path for events in opened if note in events.notes)
         warnings.warn(f"{named}: {note}", stacklevel=2)
     unused = [] if fitted else [name for name in there if name not in taken]
     return StoredSets(Origin(path), sets, taken, unused, {"cofactor": cofactor, "compensate": compensate is not False})
-
-
-def _warn_of_uncompensated(path: Path, opened: Sequence[Events]) -> None:
-    with_matrix = [events.path.name for events in opened if events.spilled]
-    others = [events.path.name for events in opened if not events.spilled]
-    if with_matrix and others:
-        warnings.warn(
-            f"{path}: spillover is taken out of {with_matrix[0]} and the like, but {others[0]} does not say how much "
-            f"there is ({len(others):,} of {len(opened):,} files): is it compensated already?",
-            stacklevel=3,
-        )

@@ -44,13 +44,37 @@ PEEK = 64  # rows that tell the form, at most
 OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 ARTIFACT = ".qza"
 ARTIFACT_TEXTS = ("taxonomy.tsv", "dna-sequences.fasta", "aligned-dna-sequences.fasta")
+AS_TEXT = "write its counts as a table of text, separated by tabs"
+SHEET = "save the sheet as CSV (UTF-8)"
+OTHERS: dict[str | bytes, str] = {  # what a file begins with, or its name ends in, that is no table of text
+    b"\x89HDF": f"is an HDF5 file, such as BIOM or h5ad: {AS_TEXT} (of BIOM: biom convert --to-tsv)",
+    b"{": f"is JSON, such as BIOM 1.0: {AS_TEXT} (of BIOM: biom convert --to-tsv)",
+    b"PK\x03\x04": f"is a zip archive, such as an Excel workbook: {SHEET}",
+    b"\xd0\xcf\x11\xe0": f"is an Excel workbook: {SHEET}",
+    b"SQLite format 3": "is a database, such as anvi'o's: export its functions (anvi-export-functions)",
+    b"PAR1\x15": "is a Parquet file: let its name end in .parquet",
+    b"##gff-version": "is GFF: give the table of annotations (.tsv) that the tool writes beside it",
+    b"\x28\xb5\x2f\xfd": "is compressed by Zstandard, which is not read: unpack it (zstd -d), or compress it as .gz",
+    ".bam": "is BAM: write its reads as FASTQ (samtools fastq)",
+    ".rds": "is R's own: write it as text in R (write.csv)",
+    b"\x1f\x8b": "is compressed: let its name end in .gz",
+}
+REMEDIES = dict.fromkeys((".xlsx", ".xls", ".ods"), f": {SHEET}")
+REMEDIES |= dict.fromkeys((".rds", ".rda", ".rdata"), ": in R, write.csv(..., row.names = FALSE) makes a table of it")
 SEPARATOR_LINE = re.compile(r"[\"']?sep=(.?)[\"']?,*", re.IGNORECASE)  # which tells Excel what separates fields
+TYPES = "#q2:types"  # a line of QIIME 2 that says which columns are of numbers
 INDEX = re.compile(r"__index_level_\d+__")  # what pandas adds to a Parquet file for its own use
 NO_TEXT = re.compile("[\0\ud800-\udfff]")  # NUL, and what surrogateescape makes of bytes that are not UTF-8
 OBJECT = re.compile(r"<(?:class ')?([\w.]+)(?:'| object at 0x[0-9a-f]+)>")  # as Python shows it
 CELLS = 1 << 19  # values held at a time
 COLUMNS = 1 << 20  # of a table
 POINTED = "of which --decimal , leaves open whether its point is of thousands or of decimals: write it in one way"
+
+
+def unpacked(name: str) -> str:
+    """The name of a file without the ending that says by what it is compressed."""
+    suffix = Path(name).suffix
+    return name.removesuffix(suffix) if suffix.lower() in OPENERS else name
 
 
 @dataclass
@@ -76,8 +100,12 @@ class Chunk(Block):
             ValueError: An entry is missing, or the column is of numbers with fractions.
         """
         values = self.columns[column]
-        if pa.types.is_floating(values.type):
-            raise self.file.error(None, f"column {column!r} must be text or whole numbers, it is {values.type}")
+        if pa.types.is_floating(values.type):  # pandas has whole numbers so, where one was missing once
+            try:
+                values = values.cast(pa.int64())
+            except pa.ArrowInvalid:
+                bound = f"column {column!r} must be text or whole numbers, it is {values.type}"
+                raise self.file.error(None, bound) from None
         values = pc.utf8_trim_whitespace(self.as_text(column, values))
         missing = pc.fill_null(pc.equal(values, ""), True).to_numpy(zero_copy_only=False)
         if missing.any():
@@ -157,6 +185,17 @@ class TextFile(Origin):
     def _prepare(self) -> Callable[..., Any]:
         suffix = self.path.suffix.lower()
         return partial(artifact_part, names=ARTIFACT_TEXTS) if suffix == ARTIFACT else OPENERS.get(suffix, open)
+
+    def refuse_other_kinds(self) -> None:
+        """Raise ValueError where the first bytes are of a file that is no text, whatever its name says."""
+        suffix = self.path.suffix.lower()
+        if suffix in (ARTIFACT, *OPENERS):
+            return
+        with open(self.path, "rb") as binary:
+            begins = binary.read(16)
+        for of, what in OTHERS.items():
+            if begins.startswith(of) if isinstance(of, bytes) else suffix == of:
+                raise self.error(None, what)
 
     def lines(self) -> Iterator[tuple[int, str]]:
         """Every line without its end, with the number that `error` takes: -1 for the first one.
@@ -311,14 +350,17 @@ class TableFile(TextFile):
         )
 
     def _read_header(self) -> list[str]:
+        self.refuse_other_kinds()
         with self._text(encoding="utf-8-sig") as text:
-            line = text.readline()
+            line, marked = text.readline(), []
             if said := SEPARATOR_LINE.fullmatch(line.rstrip("\r\n")):
                 self.separator, self._above, line = said[1] or self.separator, 1, text.readline()
-            if said is None or not said[1]:
-                self.separator = self._told(line, text.readline())
+            while line.startswith("#") and len(marked) < PEEK:
+                marked.append(line)
+                line = text.readline()
+            self._above += self._comments(marked, line, text.readline(), said is not None and bool(said[1]))
         with self._text(encoding="utf-8-sig") as text, suppress(csv.Error):  # pandas takes minutes for each million
-            rows = islice(csv.reader(text, delimiter=self.separator or ","), self._above, None)
+            rows = csv.reader(islice(text, self._above, None), delimiter=self.separator or ",")
             if (columns := len(next(rows, []))) > COLUMNS:
                 raise self.error(-1, f"has {columns:,} columns, at most {COLUMNS:,} are read: does a row end?")
             if self.separator in ("\t", " "):  # R names rows there; with commas these may be decimal ones
@@ -331,6 +373,8 @@ class TableFile(TextFile):
             except pd.errors.EmptyDataError:
                 raise self.error(None, "is empty: its first line must hold the names of the columns") from None
         self._names = [""] * self._shifted + [str(name).strip() for name in first.iloc[0]]
+        while len(self._names) > 2 and not self._names[-1]:  # a spreadsheet's, without a value in any row
+            self._names.pop()
         self.indexed = len(self._names) > 1 and not self._names[0]
         return self._names[self.indexed :]
 
@@ -338,6 +382,21 @@ class TableFile(TextFile):
         """Give the first column, which has no name, one."""
         self._names[0], self.indexed = name, False
         self.columns.insert(0, name)
+
+    def _comments(self, marked: list[str], first: str, second: str, told: bool) -> int:
+        """How many of the lines that begin with # are above the header, which is the only one of them that has as many
+        fields as the first line without a #, if any; of cBioPortal several have.
+        """
+        self.separator = self.separator if told else self._told(first or "".join(marked[:1]), second)
+        with suppress(csv.Error):
+            rows = csv.reader([*marked, first], delimiter=self.separator or ",")
+            *widths, below = map(len, rows) if first else [0]
+            named = [at for at, line in enumerate(marked[: len(widths)]) if not line.lower().startswith(("##", TYPES))]
+            same = [at for at in named if 1 < widths[at] == below]
+            # Fields at the end of a line may be missing; prose has no tabs.
+            same = same or [at for at in named if self.separator == "\t" and widths[at] > below]
+            return same[0] if len(same) == 1 else len(marked) if first else 0
+        return 0
 
     def _told(self, line: str, below: str) -> str | None:
         """What separates fields, by the header and the line below."""
@@ -359,8 +418,10 @@ class TableFile(TextFile):
         with self._text(encoding="utf-8-sig") as text, self._csv(text, chunksize=size, skiprows=above) as frames:
             for frame in frames:
                 text.buffer.next_block()  # type: ignore[attr-defined]
-                arrays = [pa.array(frame[i], type=pa.string()) for i in range(len(self._names))]
-                arrays = [a.slice(start) for a in arrays]
+                arrays = [pa.array(frame[i], type=pa.string()).slice(start) for i in range(len(self._names))]
+                for i in range(len(self._names), frame.shape[1]):
+                    if (frame[i].iloc[start:].str.strip() != "").any():
+                        raise self.error(None, f"column {i + 1} has no name, and values")
                 rows = len(frame) - start
                 for begin, end in self._without_blank_lines(arrays, rows, first + start):
                     columns = {name: arrays[i].slice(begin, end - begin) for name, i in zip(chosen, at, strict=True)}
@@ -377,6 +438,8 @@ class TableFile(TextFile):
             blank &= pc.equal(pc.utf8_trim_whitespace(array), "").to_numpy(zero_copy_only=False)
             if not blank.any():
                 break
+        if rows and arrays[0][0].as_py().strip().lower() == TYPES:
+            blank[0] = True
         cuts = np.flatnonzero(blank)
         self._blank += (first + cuts).tolist()
         bounds = zip([0, *(cuts + 1)], [*cuts, rows], strict=True)
@@ -503,13 +566,12 @@ def kind_of(path: Path, known: Mapping[str, str] = SEPARATORS) -> tuple[str | No
     Raises:
         ValueError: A name that ends otherwise.
     """
-    ends = [s.lower() for s in path.suffixes]
-    opener = OPENERS.get(ends.pop(), open) if ends and ends[-1] in OPENERS else open
-    kind = ends[-1] if ends else ""
+    opener, kind = OPENERS.get(path.suffix.lower(), open), Path(unpacked(path.name)).suffix.lower()
     if kind in known:
         return known[kind], opener
     if kind != ".parquet" or opener is not open:
-        raise ValueError(f"{path}: the name must end in .parquet, .csv or .tsv (the last two also with .gz, .bz2, .xz)")
+        bound = "the name must end in .parquet, .csv or .tsv (the last two also with .gz, .bz2, .xz)"
+        raise ValueError(f"{path}: {bound}{REMEDIES.get(kind, '')}")
     return None, opener
 
 
@@ -574,7 +636,9 @@ class _Counting(io.RawIOBase):
 
 
 def _plain(values: pa.Array) -> pa.Array:
-    return values.dictionary_decode() if isinstance(values.type, pa.DictionaryType) else values
+    values = values.dictionary_decode() if isinstance(values.type, pa.DictionaryType) else values
+    text = pa.types.is_large_string(values.type) or pa.types.is_string_view(values.type)  # as Polars writes them
+    return values.cast(pa.string()) if text else values
 
 
 def tidy(message: str) -> str:

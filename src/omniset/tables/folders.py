@@ -22,7 +22,7 @@ from torch import Tensor
 from omniset.core.stored import StoredSet, once
 from omniset.lazy import needs
 from omniset.tables.arrays import damaged, load_torch, mapped_npy, plain, require_npz
-from omniset.tables.files import Origin, listed, tidy
+from omniset.tables.files import READ, Origin, listed, tidy
 from omniset.tables.hdf5 import check_all
 from omniset.tables.stored import FileRows, StoredSets, finite
 
@@ -64,8 +64,7 @@ class Features(FileRows):
         plain = shape[1:] if len(shape) == 3 and shape[0] == 1 else shape
         if len(plain) != 2:
             raise ValueError(f"{self.path}: {what} must be (N, D) or (1, N, D), their shape is {shape}")
-        kind = _kind(array.dtype) if isinstance(array, Tensor) else array.dtype.kind
-        if kind not in "biuf":
+        if array.is_complex() if isinstance(array, Tensor) else array.dtype.kind not in "biuf":
             raise ValueError(f"{self.path}: {what} must be numbers, they are {array.dtype}")
         return plain[0], plain[1]
 
@@ -219,7 +218,9 @@ def files_of(path: Path, endings: Sequence[str]) -> list[Path]:
     files = sorted((file for file in visible if file.suffix.lower() in endings), key=lambda file: file.name)
     if not files:
         there = f", it has {listed(sorted(file.name for file in visible), 3)}" if visible else ""
-        raise ValueError(f"{path}: is a folder without a file of {', '.join(endings)}{there}")
+        tables = any(file.suffix.lower() in (".parquet", *READ) for file in visible)
+        remedy = ": put the tables into one, with a column 'set'" if tables else ""
+        raise ValueError(f"{path}: is a folder without a file of {', '.join(endings)}{there}{remedy}")
     seen: dict[str, Path] = {}
     for file in files:
         if file.stem in seen:
@@ -240,12 +241,6 @@ def _dataset(root: Any, path: Path, key: str) -> Any:
     if not hasattr(held, "dtype"):
         raise ValueError(f"{path}: {key!r} must be a dataset, it is a group")
     return held
-
-
-def _kind(dtype: torch.dtype) -> str:
-    if dtype.is_floating_point:
-        return "f"
-    return "b" if dtype == torch.bool else "c" if dtype.is_complex else "i"
 
 
 def _array(part: Any) -> Shaped[np.ndarray, "..."]:

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 from jaxtyping import Float
 from torch import Tensor
 
@@ -23,14 +22,13 @@ from omniset.core.bounded import require_file
 from omniset.tables.arrays import load_torch, plain
 from omniset.tables.files import TextFile, listed, short
 from omniset.tables.genes import Match, match, only_count
-from omniset.tables.sheets import NUMBER
+from omniset.tables.sheets import numbers_of
 
 MATRICES = ("vectors", "embeddings", "embedding", "weight", "weights", "matrix", "X")
 NAMES = ("names", "genes", "gene_names", "gene_symbols", "symbols")
 Lines = Iterator[tuple[int, list[str]]]
 NUMERIC = "biuf"  # kinds of NumPy
 REMEDY = "torch.save({gene: torch.as_tensor(v) for gene, v in table.items()}, path)"
-NUMBERS = 1 << 17  # of a text, turned into numbers at a time
 
 
 @dataclass
@@ -126,18 +124,11 @@ def _check(path: Path, names: list[str], vectors: Float[np.ndarray, "rows dim"])
 
 
 def _merge(names: list[str], vectors: Float[np.ndarray, "rows dim"]) -> tuple[GeneVectors, list[str]]:
-    codes, once = pd.factorize(np.array(names, dtype=object))
-    if len(once) == len(names):
+    if len({*names}) == len(names):
         return GeneVectors(names, vectors), []
-    _, first = np.unique(codes, return_index=True)
-    merged = vectors[first].copy()
-    differing = []
-    for code in np.flatnonzero(np.bincount(codes) > 1):
-        rows = vectors[codes == code]
-        if (rows != rows[0]).any():
-            merged[code] = rows.mean(0, dtype=np.float64)
-            differing.append(str(once[code]))
-    return GeneVectors([str(name) for name in once], merged), differing
+    genes = pd.DataFrame(vectors, dtype=np.float64).groupby(np.array(names, dtype=object), sort=False)
+    mean, differing = genes.mean(), (genes.max() != genes.min()).any(axis=1)
+    return GeneVectors([*mean.index], mean.to_numpy(np.float32)), [*mean.index[differing]]
 
 
 # ---------------------------------------------------------------------- text
@@ -148,35 +139,29 @@ def _read_text(path: Path) -> tuple[list[str], Float[np.ndarray, "rows dim"]]:
     lines: Lines = ((row, fields) for row, line in file.lines() if (fields := line.split()))
     head, lines = _header(file, lines)
     names: list[str] = []
-    parts: list[np.ndarray] = []
-    rows: list[int] = []  # of the genes held
-    texts: list[str] = []
-    dim = None
-    for row, fields in lines:
-        if dim is None:
-            dim = len(fields) - 1
-            if head is not None and head[1] != dim:
-                raise file.error(
-                    row,
-                    f"gene {short(fields[0])} has {dim} numbers, the first line says {head[1]} each{_hint(fields)}",
-                )
-            if not dim:
-                raise file.error(row, f"gene {short(fields[0])} has no numbers{_hint(fields)}")
-        if len(fields) - 1 != dim:
-            raise file.error(row, f"gene {short(fields[0])} has {len(fields) - 1} numbers, those before have {dim}")
-        names.append(fields[0])
-        rows.append(row)
-        texts += fields[1:]
-        if len(texts) >= NUMBERS:
-            parts.append(_numbers(file, names, rows, texts))
-            rows, texts = [], []
-    if texts:
-        parts.append(_numbers(file, names, rows, texts))
+    parts: list[Float[np.ndarray, " dim"]] = []
+    for row, (name, *texts) in lines:
+        gene, dim = f"gene {short(name)}", len(texts)
+        if not dim:
+            hint = ". Tabs or spaces must separate the numbers, not commas" if "," in name else ""
+            raise file.error(row, f"{gene} has no numbers{hint}")
+        if not parts and head is not None and head[1] != dim:
+            raise file.error(row, f"{gene} has {dim} numbers, the first line says {head[1]} each")
+        if parts and dim != len(parts[0]):
+            raise file.error(row, f"{gene} has {dim} numbers, those before have {len(parts[0])}")
+        numbers, at = numbers_of(texts)
+        values = _as_float32(numbers)
+        if at is not None or not np.isfinite(values).all():
+            kind = "finite 32-bit number" if at is None else "number"
+            at = int(np.isfinite(values).argmin()) if at is None else at
+            raise file.error(row, f"{gene}, number {at + 1} is {short(texts[at])}, it must be a {kind}")
+        names.append(name)
+        parts.append(values)
     if not parts:
         raise ValueError(f"{path} has no vectors")
     if head is not None and head[0] != len(names):
         raise ValueError(f"{path}: the first line says {head[0]:,} vectors, there are {len(names):,}: is it cut off?")
-    return names, np.concatenate(parts)
+    return names, np.stack(parts)
 
 
 def _header(file: TextFile, lines: Lines) -> tuple[tuple[int, int] | None, Lines]:
@@ -191,34 +176,6 @@ def _header(file: TextFile, lines: Lines) -> tuple[tuple[int, int] | None, Lines
     return None, chain(start, lines)
 
 
-def _hint(fields: list[str]) -> str:
-    return ". Tabs or spaces must separate the numbers, not commas" if "," in fields[0] else ""
-
-
-def _numbers(file: TextFile, names: list[str], rows: list[int], texts: list[str]) -> Float[np.ndarray, "some dim"]:
-    dim = len(texts) // len(rows)
-    try:
-        values = pa.array(texts, pa.string()).cast(pa.float32()).to_numpy(zero_copy_only=False)
-    except pa.ArrowInvalid:  # one of them is no number, or is written in a way that Arrow does not read (+1)
-        for at, text in enumerate(texts):
-            if not NUMBER.fullmatch(text) and text.lower().lstrip("+-") not in ("nan", "inf", "infinity"):
-                raise file.error(
-                    rows[at // dim],
-                    f"gene {short(names[at // dim - len(rows)])}, number {at % dim + 1} is {short(text)}, "
-                    f"it must be a number",
-                ) from None
-        values = _as_float32(np.array([float(text) for text in texts]))
-    bad = ~np.isfinite(values)
-    if bad.any():
-        at = int(bad.argmax())
-        raise file.error(
-            rows[at // dim],
-            f"gene {short(names[at // dim - len(rows)])}, number {at % dim + 1} is {texts[at]}, "
-            "it must be a finite 32-bit number",
-        )
-    return values.reshape(len(rows), dim)
-
-
 # ---------------------------------------------------------------------- tensors
 
 
@@ -228,10 +185,10 @@ def _read_torch(path: Path) -> tuple[list[str], Float[np.ndarray, "rows dim"]]:
         raise ValueError(f"{path} does not name its genes: write a dict of them, {REMEDY}")
     if not isinstance(table, dict):
         raise ValueError(f"{path} holds a {type(table).__name__}, it must hold a dict of gene to tensor")
-    arrays = {
-        str(key): _array(path, value, repr(str(key))) for key, value in table.items() if isinstance(value, Tensor)
-    }
-    texts = {str(key): list(value) for key, value in table.items() if _is_text(value)}
+    tensors = {str(key): plain(path, v, repr(str(key))) for key, v in table.items() if isinstance(v, Tensor)}
+    arrays = {key: (v.float() if v.is_floating_point() else v).numpy() for key, v in tensors.items()}  # no bfloat16
+    lists = {str(key): [*value] for key, value in table.items() if isinstance(value, list | tuple)}
+    texts = {key: value for key, value in lists.items() if value and all(isinstance(v, str) for v in value)}
     if not arrays:
         raise ValueError(f"{path} has no vectors")
     matrices = [key for key, array in arrays.items() if array.ndim == 2 and (key in MATRICES or len(arrays) == 1)]
@@ -243,7 +200,14 @@ def _read_torch(path: Path) -> tuple[list[str], Float[np.ndarray, "rows dim"]]:
             has = f"it has the lists of text {listed(list(texts))}" if texts else "it has no list of text"
             raise ValueError(f"{path} does not name its genes: call the list of their names 'names', {has}")
         (names,) = texts.values()
-    return names, _matrix(path, _the_matrix(path, arrays))
+    chosen = [key for key in MATRICES if key in arrays and arrays[key].ndim == 2][:1]
+    chosen = chosen or [key for key in arrays if arrays[key].ndim == 2]
+    if len(chosen) != 1:
+        has = listed(list(arrays))
+        raise ValueError(f"{path} has {len(chosen)} matrices (of {has}): call that of the vectors 'vectors'")
+    if (matrix := arrays[chosen[0]]).dtype.kind not in NUMERIC:
+        raise ValueError(f"{path} has an array of {matrix.dtype}, it must be of numbers")
+    return names, _as_float32(matrix)
 
 
 def _stacked(path: Path, table: Mapping[Any, Any], arrays: Mapping[str, np.ndarray]) -> Float[np.ndarray, "rows dim"]:
@@ -259,34 +223,6 @@ def _stacked(path: Path, table: Mapping[Any, Any], arrays: Mapping[str, np.ndarr
         if len(vector) != width:
             raise ValueError(f"{path}: gene {gene!r} has {len(vector):,} numbers, {first!r} has {width:,}")
     return np.stack([_as_float32(vector) for vector in arrays.values()])
-
-
-def _the_matrix(path: Path, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    for key in MATRICES:
-        if key in arrays and arrays[key].ndim == 2:
-            return arrays[key]
-    matrices = [key for key in arrays if arrays[key].ndim == 2]
-    if len(matrices) != 1:
-        has = listed(list(arrays))
-        raise ValueError(f"{path} has {len(matrices)} matrices (of {has}): call that of the vectors 'vectors'")
-    return arrays[matrices[0]]
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, list | tuple) and bool(value) and all(isinstance(v, str) for v in value)
-
-
-def _array(path: Path, value: Tensor, what: str) -> np.ndarray:
-    value = plain(path, value, what)
-    return (value.float() if value.is_floating_point() else value).numpy()  # NumPy has no bfloat16
-
-
-def _matrix(path: Path, array: np.ndarray) -> Float[np.ndarray, "rows dim"]:
-    if array.ndim != 2:
-        raise ValueError(f"{path} has an array of shape {tuple(array.shape)}, it must be a matrix (genes, dim)")
-    if array.dtype.kind not in NUMERIC:
-        raise ValueError(f"{path} has an array of {array.dtype}, it must be of numbers")
-    return _as_float32(array)
 
 
 def _as_float32(array: np.ndarray) -> np.ndarray:

@@ -14,6 +14,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from omniset.core.encoding import NO_NUMBER
 from omniset.core.features import MANY, MISSING, RowNumbers, doubt, meant, written
 from omniset.core.sets import Sets
 from omniset.tables.doubts import TRIED, WARNED, affix
@@ -21,7 +22,8 @@ from omniset.tables.files import Chunk, Origin, TableFile, listed
 from omniset.tables.sheets import INFINITE, NUMBER
 
 Task = Literal["classification", "regression", "survival"]
-NO_NUMBERS = (*MISSING, *INFINITE)
+NO_NUMBERS = (*NO_NUMBER, *INFINITE)
+FEW = 0.1  # of the different values of measured labels that are words: these say that one is missing
 
 ROW = "\0row"  # a name that no column has
 
@@ -127,6 +129,8 @@ class LabelFile:
         if not used.all() and unused != "ignore":
             row, number = self.frame.iloc[int(used.argmin())], int((~used).sum())
             hint = "; if that is meant, say --unused_labels ignore"
+            if not used.any():
+                hint = f", whose sets are such as {listed(sets.names, 2)}: give both files the same names"
             raise self.file.error(int(row[ROW]), f"{self._name(row)} is not in {source.path}{_more(number)}{hint}")
         lost = self.frame["set"][~used].unique().tolist()
         if self.level == "set":
@@ -259,7 +263,8 @@ def choose_task(labels: LabelFile | None, values: pd.DataFrame, source: Origin, 
         known = numbers[np.isfinite(numbers)]
         words = names[~np.isfinite(numbers)].tolist()
         many = len(known) > 20 or bool((known != np.round(known)).any())
-        if many and words and all(word.casefold() in NO_NUMBERS for word in words):
+        few = len(known) > 20 and len(words) <= FEW * len(known)
+        if many and words and (few or all(word.casefold() in NO_NUMBERS for word in words)):
             bound = (
                 "a number, as the others are: leave out what has no label (of elements: leave the field empty), or say "
                 "--task classification"

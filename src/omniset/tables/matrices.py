@@ -29,12 +29,33 @@ from omniset.tables.hdf5 import check_hdf5
 
 DAMAGED = "the file is damaged or cut off"
 EXPECTED = "an .h5ad file, a zarr store of AnnData, or a .h5 file or a folder of 10x Genomics' Cell Ranger"
+OTHERS = {  # by how names end
+    (".csv", ".tsv", ".txt"): "a table: write anndata.io.read_csv(path, ',', True), .T where genes are rows, as .h5ad",
+    (
+        ".parquet",
+        ".xlsx",
+        ".feather",
+    ): "a table: pandas, with cells as index, and anndata.AnnData(table), .T where genes "
+    "are rows, and write_h5ad make an .h5ad",
+    (
+        ".rds",
+        ".rda",
+        ".rdata",
+        ".qs",
+    ): "of R: zellkonverter::writeH5AD makes an .h5ad of as.SingleCellExperiment(object)",
+    (".zip", ".tar", ".tgz"): "an archive: unpack it, and give the folder or the file in it",
+}
 GENES = {"gene expression", "gex", "rna", "mrna", "gene"}  # types of features, as 10x and others have it
+NO_GENES = re.compile(  # rows of HTSeq, antibodies of BioLegend, and controls of MERSCOPE, CosMx and Xenium
+    r"__(no_feature|ambiguous|too_low_aQual|not_aligned|alignment_not_unique)|.*[_-]TotalSeq[_-]?[A-D]|"
+    r"(?i:blank[_-]?\d+|neg(control)?(probe|prb|codeword)[_-]?\w+|systemcontrol\d+|unassignedcodeword_\d+)"
+)
 MTX = re.compile(
     r"((.*?)[._-]?)(?:matrix|cells_x_genes)\.mtx(?:\.gz)?", re.IGNORECASE
 )  # with what is before, the sample
-ROWS = ("features.tsv", "genes.tsv", "cells_x_genes.genes.txt")  # beside it; the last as kb-python has it
-COLUMNS = ("barcodes.tsv", "cells_x_genes.barcodes.txt")
+# Beside it: of 10x, kb-python, alevin-fry and Parse Biosciences.
+ROWS = ("features.tsv", "genes.tsv", "cells_x_genes.genes.txt", "quants_mat_cols.txt", "all_genes.csv")
+COLUMNS = ("barcodes.tsv", "cells_x_genes.barcodes.txt", "quants_mat_rows.txt", "cell_metadata.csv")
 RECORD = np.dtype([("row", "<i4"), ("column", "<i4"), ("value", "<f4")])
 CHUNK = 1 << 21  # stored values held at a time while a matrix is turned: about 330 MB with all copies
 LARGE = 100e6  # bytes of the temporary file from which on we speak of it
@@ -139,8 +160,10 @@ class Source:
         """
         column = next((name for name in ("feature_types", "feature_type", "modality") if name in self.var), None)
         if column is None:
-            return self
-        kinds = self.var[column].astype(object)
+            none = [NO_GENES.fullmatch(name) and "by their names" for name in self.genes]
+            kinds = pd.Series(none, self.var.index, dtype=object)
+        else:
+            kinds = self.var[column].astype(object)
         plain = kinds.astype(str).str.replace(r"[\W_]+", " ", regex=True).str.strip().str.casefold()
         genes = (plain.isin(GENES) | kinds.isna()).to_numpy()
         if not genes.any() and strict:
@@ -392,7 +415,8 @@ def _open_anndata(adata: Any, name: str, layer: str | None) -> Source:
 def _open_folder(path: Path, layer: str | None) -> Source:
     if not any((path / name).exists() for name in ("zarr.json", ".zgroup", ".zattrs", ".zmetadata")):
         raise ValueError(
-            f"{path} is a folder, no zarr store, and has no matrix.mtx of 10x; for the files in it give '{path}/*.h5ad'"
+            f"{path} is a folder, no zarr store, and has no matrix.mtx of 10x: give the folder that has it, or the "
+            f"files, as '{path}/*.h5ad'"
         )
     zarr = needed("zarr")
     with with_our_words(str(path), "is no zarr store that can be read"):
@@ -408,8 +432,8 @@ def _open_file(path: Path, layer: str | None) -> Source:
         with open(path, "rb") as file:
             packed = file.read(2) == b"\x1f\x8b"
         what = "packed with gzip: unpack it" if packed else "no HDF5 file"
-        if {".csv", ".tsv", ".txt"}.intersection(path.suffixes):
-            what = "a table: anndata.io.read_csv, and .T where genes are rows, makes an .h5ad of it by write_h5ad"
+        for endings, other in OTHERS.items():
+            what = other if {suffix.lower() for suffix in path.suffixes}.intersection(endings) else what
         raise ValueError(f"{name} is {what}; expected is {EXPECTED}")
     check_hdf5(path)
     with with_our_words(name, "is damaged or cut off: copy it again"):
@@ -434,8 +458,10 @@ def _kind_of_file(name: str, root: Any) -> str:
         raise ValueError(f"{name} is a MuData of several modalities: write the one with genes to an .h5ad file")
     if "obs" in root and "var" in root:
         return "anndata"
+    if "assays" in root and "cell.names" in root:
+        raise ValueError(f"{name} is an .h5Seurat file: SeuratDisk::Convert(path, dest = 'h5ad') makes an .h5ad of it")
     if "row_attrs" in root and "col_attrs" in root:
-        raise ValueError(f"{name} is a loom file: read it with anndata.io.read_loom and write it as .h5ad")
+        raise ValueError(f"{name} is a loom file: anndata.io.read_loom (with loompy) reads it, write it as .h5ad")
     groups = [key for key in root if {"barcodes", "data", "indices", "indptr", "shape"} <= _keys(root[key])]
     if len(groups) > 1:
         raise ValueError(f"{name} has matrices of several genomes, {listed(groups)}: write the one wanted as .h5ad")
@@ -471,8 +497,11 @@ def _open_obsm(opened: Opened, layer: str) -> Source:
     with with_our_words(name, "obs cannot be read: the file is damaged, or of a newer anndata than this one"):
         obs = needed("anndata.io").read_elem(root["obs"])
     with with_our_words(name, f"{layer} cannot be read: {DAMAGED}"):
-        matrix = _matrix(name, root[layer])
-    var = pd.DataFrame(index=[f"{key}_{number + 1}" for number in range(matrix.shape[1])])
+        frame = attribute(root[layer], "encoding-type") == "dataframe"  # as cell2location has it
+        held = needed("anndata.io").read_elem(root[layer]) if frame else root[layer]
+        matrix = _matrix(name, held.to_numpy() if frame else held)
+    names = held.columns if frame else [f"{key}_{number + 1}" for number in range(matrix.shape[1])]
+    var = pd.DataFrame(index=pd.Index(names))
     return Source(opened, obs, var, matrix, layer=layer)
 
 
@@ -513,6 +542,13 @@ def _samples(path: Path) -> dict[str, Path]:
     for one in sorted(path.glob("*/*.mtx*"), reverse=True) if not inside else []:
         if found := MTX.fullmatch(one.name):
             inside[f"{one.parent.name} {found[2]}".strip()] = one
+    others = sorted(path.glob("*.mtx*")) or sorted(path.glob("*/*.mtx*"))  # of any name, where there is but one
+    if not inside and len(others) > 1:
+        raise ValueError(
+            f"{path} has several matrices: give one of {listed([str(one.relative_to(path)) for one in others])}"
+        )
+    if others and not inside:
+        return {"": others[0]}
     twins = {name for name in inside if "raw" in name and name.replace("raw", "filtered") in inside}
     return {name: inside[name] for name in sorted(inside) if name not in twins}
 
@@ -523,7 +559,7 @@ def _open_mtx(path: Path, samples: dict[str, Path], layer: str | None) -> Source
         key = layer.removeprefix("obsm/")
         what = f"layer {layer!r}" if key == layer else f"{key!r} in obsm"
         raise ValueError(f"{path} has no {what}: as 10x writes it, it has one matrix")
-    matrices, tables, names = zip(*map(_read_mtx, samples.values()), strict=True)
+    matrices, tables, known = zip(*map(_read_mtx, samples.values()), strict=True)
     for sample, var in zip(samples, tables, strict=True):
         if not var.equals(tables[0]):
             where = "" if next(iter(samples.values())).parent == path else "*/"
@@ -532,22 +568,21 @@ def _open_mtx(path: Path, samples: dict[str, Path], layer: str | None) -> Source
                 f"'{path}/{where}*.mtx*'"
             )
     several = len(samples) > 1
-    cells = [(s, f"{s}_{n}" if several else n) for s, some in zip(samples, names, strict=True) for n in some]
-    obs = pd.DataFrame(cells, columns=["sample", "cell"]).set_index("cell")
+    cells = [obs.set_index(f"{s}_" + obs.index).assign(sample=s) for s, obs in zip(samples, known, strict=True)]
     matrix = _matrix(str(path), sp.csr_array(sp.vstack(matrices, format="csr")))
-    return Source(Opened(str(path), path), obs if several else obs[[]], tables[0], matrix).of_genes(strict=True)
+    obs = pd.concat(cells) if several else known[0]
+    return Source(Opened(str(path), path), obs, tables[0], matrix).of_genes(strict=True)
 
 
-def _read_mtx(path: Path) -> tuple[sp.csr_array, pd.DataFrame, list[str]]:
-    """Cells x features, the features, and the cells' names, out of a file and what is beside it."""
+def _read_mtx(path: Path) -> tuple[sp.csr_array, pd.DataFrame, pd.DataFrame]:
+    """Cells x features, the features, and the cells, out of a file and what is beside it."""
     rows, columns = _beside(path, ROWS), _beside(path, COLUMNS)
     with with_our_words(str(path), "is damaged or cut off: copy it again"):
         *shape, stored = needed("scipy.io").mminfo(path)[:3]
         if 4 * stored > most_of(path.stat().st_size):
             raise ValueError(f"it claims {stored:,} values, more than it can hold")
-        for lines in (rows, columns):
-            if len(lines) - 1 in shape and len(lines) not in shape:
-                del lines[0]  # titles
+        titled = [len(lines) - 1 in shape and len(lines) not in shape for lines in (rows, columns)]
+        heads = [lines.pop(0) if title else [] for lines, title in zip((rows, columns), titled, strict=True)]
         turned = shape == [len(rows), len(columns)]  # genes x cells, as 10x has it
         if not turned and shape != [len(columns), len(rows)]:
             raise ValueError(
@@ -555,11 +590,19 @@ def _read_mtx(path: Path) -> tuple[sp.csr_array, pd.DataFrame, list[str]]:
                 f"{len(columns):,} barcodes: they are of another matrix, or cut off"
             )
         matrix = needed("scipy.io").mmread(path)
+    matrix = sp.csr_array(matrix.T if turned else matrix)
     width = min(map(len, rows))
-    parts = {name: [row[i] for row in rows] for i, name in enumerate(("gene_ids", "", "feature_types")[:width])}
+    kinds = ("gene_ids", "", "genome" if "genome" in heads[0] else "feature_types")[:width]
+    parts = {name: [row[i] for row in rows] for i, name in enumerate(kinds)}
     index = parts.pop("", parts["gene_ids"])
-    var = pd.DataFrame(parts, index=pd.Index(index))
-    return sp.csr_array(matrix.T if turned else matrix), var, [column[0] for column in columns]
+    third = len(index) // 3
+    if third and index[third:] == [f"{name}{end}" for end in ("-U", "-A") for name in index[:third]]:
+        warnings.warn(f"{path}: spliced and ambiguous counts are added, unspliced (-U) are left out", stacklevel=4)
+        matrix, index = sp.csr_array(matrix[:, :third] + matrix[:, 2 * third :]), index[:third]
+        parts = {"gene_ids": index}
+    known = {title: [cell[at] for cell in columns] for at, title in enumerate(heads[1])}
+    obs = pd.DataFrame(dict([*known.items()][1:]), index=pd.Index([cell[0] for cell in columns]))
+    return matrix, pd.DataFrame(parts, index=pd.Index(index)), obs
 
 
 def _beside(path: Path, names: tuple[str, ...]) -> list[list[str]]:
@@ -571,7 +614,8 @@ def _beside(path: Path, names: tuple[str, ...]) -> list[list[str]]:
     some = [one for one in there if one.is_file()] or (shared if len(shared) == 1 else [])
     if not some:
         raise ValueError(f"{path}: beside it must be {before}{names[0]} or {before}{names[0]}.gz, as 10x writes them")
-    lines = ([entry.strip('" ') for entry in line.split("\t")] for _, line in TextFile(some[0]).lines())
+    separator = "," if ".csv" in some[0].suffixes else "\t"
+    lines = ([entry.strip('" ') for entry in line.split(separator)] for _, line in TextFile(some[0]).lines())
     return [line for line in lines if line[0]]
 
 

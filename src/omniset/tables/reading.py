@@ -112,7 +112,13 @@ def open_sets(
             wanted = listed(encoding.features)
             raise ValueError(f"{path}: its features have no names, those of the model are {wanted}")
         return opened
-    _require_table(path)
+    if not path.suffix and not path.exists():  # a folder, meant to be one of features
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+    try:
+        kind_of(path, READ)
+    except ValueError as error:
+        others = ".txt, .h5ad, .fcs, .h5, .npy, .npz and .pt files, and folders of the last five"
+        raise ValueError(f"{error}; sets are also read from {others}") from None
     table = TableFile(path)
     if encoding is not None and known is not None:
         table.require([set_column, *encoding.names])
@@ -122,18 +128,6 @@ def open_sets(
             what = "that the model was not fitted with: it knows the features"
             raise table.error(None, f"has a column {extra[0]!r} {what} {encoding.names}")
     return SetTable(path, features, keep, most, folder, ignore, set_column, encoding, missing)
-
-
-def _require_table(path: Path) -> None:
-    if not path.suffix and not path.exists():  # a folder, meant to be one of features
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
-    try:
-        kind_of(path, READ)
-    except ValueError as error:
-        others = (
-            "sets are also read from .txt, .h5ad, .fcs, .h5, .npy, .npz and .pt files, and folders of the last five"
-        )
-        raise ValueError(f"{error}; {others}") from None
 
 
 def _kind_of(path: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,13 +19,14 @@ from jaxtyping import Shaped
 
 from omniset.core.disk import DiskRows
 from omniset.core.encoding import Encoding, EncodingError, Missing, multiplicities
-from omniset.core.features import RESERVED, RowNumbers, doubt
+from omniset.core.features import MISSING, RESERVED, RowNumbers, doubt
 from omniset.core.sets import Sets
 from omniset.core.stored import StoredSet
 from omniset.tables.files import Chunk, TableFile, listed
 from omniset.tables.stored import StoredSets
 
 STEP = 1 << 16  # rows copied at a time
+POOLED = "rows of which nobody knows the set are taken for one set, if it means that"
 NAMED = 1_000_000  # rows whose elements' names are kept in memory
 
 
@@ -135,39 +137,33 @@ class SetTable:
                 the rows. The message names file, line, column and value.
         """
         parts: list[Rows] = []
-        disk: tuple[DiskRows, DiskRows] | None = None
+        disk: tuple[DiskRows, ...] | None = None
         size = 0
         for rows in self._rows():
             parts.append(rows)
             size += len(rows.elements)
             if len(parts) > 1 and size > self._most:
                 waiting = [rows] if disk else parts
-                disk = disk or (
-                    DiskRows(len(self.features), torch.float32, self._folder),
-                    DiskRows(None, torch.float32, self._folder),
-                )
-                self._spill(waiting, disk)
+                widths = (len(self.features), None)
+                disk = disk or tuple(DiskRows(width, torch.float32, self._folder) for width in widths)
+                for part in waiting:
+                    disk[0].append(torch.from_numpy(part.elements))
+                    disk[1].append(torch.from_numpy(part.multiplicity))
+                    part.elements, part.multiplicity = part.elements[:0].copy(), part.multiplicity[:0].copy()
             if rows.ends:
                 if len(parts) > 1 and self.has_elements:
                     self._check_identifiers(parts)
                 yield self._join(parts, disk)
                 parts, disk, size = [], None, 0
 
-    @staticmethod
-    def _spill(parts: list[Rows], disk: tuple[DiskRows, DiskRows]) -> None:
-        for part in parts:
-            disk[0].append(torch.from_numpy(part.elements))
-            disk[1].append(torch.from_numpy(part.multiplicity))
-            part.elements, part.multiplicity = part.elements[:0].copy(), part.multiplicity[:0].copy()
-
-    def _join(self, parts: list[Rows], disk: tuple[DiskRows, DiskRows] | None) -> StoredSet:
+    def _join(self, parts: list[Rows], disk: tuple[DiskRows, ...] | None) -> StoredSet:
         columns = {c: pa.chunked_array([p.columns[c] for p in parts]) for c in self._keep}
         identifiers = columns["element"] if self.has_elements else None
         if disk is None:
             elements = torch.from_numpy(np.concatenate([p.elements for p in parts]))
             counts = torch.from_numpy(np.concatenate([p.multiplicity for p in parts]))
             return StoredSet(elements, counts, 0, len(elements), parts[0].name, identifiers, columns)
-        return StoredSet(*disk, 0, len(disk[0]), parts[0].name, identifiers, columns)
+        return StoredSet(disk[0], disk[1], 0, len(disk[0]), parts[0].name, identifiers, columns)
 
     def _rows(self) -> Iterator[Rows]:
         """Stretches of equal set names, one chunk at a time."""
@@ -207,6 +203,8 @@ class SetTable:
                             f"rows of a set must be together, sort the table by column {self.set_column!r}",
                         )
                     seen[name] = chunk.first + a
+                    if name.lower() in MISSING:
+                        warnings.warn(str(chunk.error(a, self.set_column, f"is {name!r}: {POOLED}")), stacklevel=2)
                 columns = {c: chunk.columns[c].slice(a, b - a) for c in self._keep}
                 hashes = None if identifiers is None else identifiers[a:b]
                 held = Rows(name, elements[a:b], multiplicity[a:b], columns, hashes, chunk.first + a, False)

@@ -19,23 +19,13 @@ import pyarrow.parquet as pq
 from jaxtyping import Float
 
 from omniset.core.features import MISSING
-from omniset.tables.files import ARTIFACT, INDEX, OPENERS, PEEK, POINTED, TableFile, TextFile, listed, separator_of
+from omniset.tables.files import INDEX, PEEK, POINTED, TableFile, TextFile, listed, separator_of
 from omniset.tables.spreadsheets import DECIMAL, point
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)  # Python's own reader takes 1_000 too
 INFINITE = {"inf": np.inf, "+inf": np.inf, "-inf": -np.inf}
 PEEK_SIZE = 1 << 17  # characters of the rows that tell the form
 HEAD = 1 << 10  # lines with a # above the header, at most
-AS_TEXT = "write its counts as a table of text, separated by tabs"
-OTHERS = {  # what a file begins with that is no table of text
-    b"\x89HDF": f"is an HDF5 file, such as BIOM or h5ad: {AS_TEXT} (of BIOM: biom convert --to-tsv)",
-    b"{": f"is JSON, such as BIOM 1.0: {AS_TEXT} (of BIOM: biom convert --to-tsv)",
-    b"PK\x03\x04": "is a zip archive, such as an Excel workbook: save the sheet as CSV (UTF-8)",
-    b"\xd0\xcf\x11\xe0": "is an Excel workbook: save the sheet as CSV (UTF-8)",
-    b"SQLite format 3": "is a database, such as anvi'o's: export its functions (anvi-export-functions)",
-    b"PAR1": "is a Parquet file: let its name end in .parquet",
-    b"\x1f\x8b": "is compressed: let its name end in .gz",
-}
 
 
 def number_of(text: str) -> float | None:
@@ -65,9 +55,8 @@ def numbers_of(texts: Sequence[str]) -> tuple[Float[np.ndarray, " texts"], int |
         if all(text.isascii() and "_" not in text for text in texts):
             return values, None
     each = [number_of(text) for text in texts]
-    return np.array([np.nan if number is None else number for number in each]), (
-        each.index(None) if None in each else None
-    )
+    numbers = np.array([np.nan if number is None else number for number in each])
+    return numbers, each.index(None) if None in each else None
 
 
 @lru_cache(1 << 16)
@@ -216,18 +205,16 @@ class Sheet:
             fields = self.split(row, line) if strict else split_loosely(line, self.separator)
             if len(fields) < width or (strict and len(fields) > width):
                 raise self.wrong_width(row, line, len(fields))
-            if DECIMAL.get() == ",":
-                fields = self._of_commas(row, fields)
+            read = [point(field) for field in fields] if DECIMAL.get() == "," else fields
+            if None in read:
+                raise self.file.error(row, f"has {fields[read.index(None)]!r}, {POINTED}")
+            fields = [field or "" for field in read]
             again = titled and fields[0].lstrip("#").strip() == self.columns[0]
             if again and [field.strip() for field in fields[1:width]] == self.columns[1:]:
-                raise self.file.error(row, "is the header again: give the files that were joined here one by one")
+                raise self.file.error(
+                    row, "is the header again: remove it, or give the files that were joined here one by one"
+                )
             yield row, fields
-
-    def _of_commas(self, row: int, fields: list[str]) -> list[str]:
-        read = [point(field) for field in fields]
-        if None in read:
-            raise self.file.error(row, f"has {fields[read.index(None)]!r}, {POINTED}")
-        return [field or "" for field in read]
 
     def split(self, row: int, line: str) -> list[str]:
         """The fields of a line.
@@ -268,7 +255,7 @@ def look(
     if path.suffix.lower() == ".parquet":
         return _look_parquet(path)
     file = TextFile(path)
-    _refuse_other_files(file)
+    file.refuse_other_kinds()
     sheet = _headed(file, header) if comments else _first_line(file)
     if sheet.separator is None and not (spaces and " " in sheet.columns[0]):
         sheet.separator = "," if spaces else "\t"
@@ -284,16 +271,6 @@ def look(
     more = bool(sheet.rows) and all(len(fields) == len(sheet.columns) + 1 for fields in sheet.rows)
     sheet.shifted = more and any(fields[-1] for fields in sheet.rows)  # else each line ends with a separator
     return sheet
-
-
-def _refuse_other_files(file: TextFile) -> None:
-    if file.path.suffix.lower() in (ARTIFACT, *OPENERS):
-        return
-    with open(file.path, "rb") as binary:
-        begins = binary.read(16)
-    for first, what in OTHERS.items():
-        if begins.startswith(first):
-            raise file.error(None, what)
 
 
 def _first_line(file: TextFile) -> Sheet:

@@ -25,6 +25,7 @@ PAIRS = (
     (rf"{END}[._ ]?(time|months|days|years)", r"{0}([._ ]?(status|event))?"),
 )
 ENTRY = re.compile(r"((time[._ ])?entry([._ ]time)?|t?start|(left|delayed)[._ ](truncation|entry)|truncation)", re.I)
+FOLLOWED = re.compile(r"days_to_(death|last_follow)_?(?:up)?(?:\..+)?", re.I)  # of the Genomic Data Commons
 SEEN = re.compile(
     "1|true|yes|dead|died|deceased|death|event|uncensored|relapsed?|recurred.*|recurrence|progress.*", re.I
 )
@@ -56,6 +57,13 @@ def survival_columns(
         return None
     there = [] if labels is None else TableFile(labels).columns
     found = [[*named]] if {*named} <= {*there} else pairs_of(there) if tuple(named) == NAMED else []
+    ends = {kind[1]: name for name in there if (kind := FOLLOWED.fullmatch(name))}
+    if len(ends) == 2 and columns is None and (named[0] in ends.values() or not found):
+        dead, last = sorted(ends.values())
+        raise ValueError(
+            f"{labels}: has its times in two columns: write {dead!r} where that is known, and {last!r} elsewhere, to "
+            "one column, which --time_column names, and with --event_column that of the event, such as vital_status"
+        )
     if task == "survival":
         if columns is not None and sorted(columns) != sorted(named):
             raise ValueError(

@@ -1,0 +1,87 @@
+"""Made-up samples of cells to try the commands on: cells with two markers at once decide what becomes of the patient.
+
+In each sample CD25 is high in six cells, and CD69 in six. Where these are the same cells, they are double positive; the
+mean and the quantiles of a marker are alike with and without such cells.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from omniset.tables.files import TableWriter
+
+MARKERS = ("CD3", "CD25", "CD69")
+HIGH, HIGHER = 6, 2.5  # cells of a sample in which CD25 is high, or CD69, and by how many deviations
+SAMPLES = 4  # of a patient
+HELD_OUT = 0.2  # of the patients
+HAZARD = 0.5  # the logarithm of what each double positive cell multiplies a patient's hazard by
+FOLLOWED = 1500.0  # days, at most
+
+
+def write_classes(folder: Path, seed: int = 0, patients: int = 30) -> None:
+    """Samples of infected and healthy patients: in those of the infected, six cells are double positive.
+
+    sets.csv and labels.csv to learn from; held_out.csv and held_out_labels.csv of other patients; truth.csv: the state
+    of each cell.
+    """
+    rng = np.random.default_rng(seed)
+    samples = np.arange(patients * SAMPLES)
+    infected = samples // SAMPLES % 3 == 0
+    cells = pd.concat([_sample(i, HIGH * int(infected[i]), rng) for i in samples], ignore_index=True)
+    labels = pd.DataFrame({"set": [_name(i) for i in samples], "label": np.where(infected, "infected", "healthy")})
+    labels["patient"] = [f"patient_{i // SAMPLES:02d}" for i in samples]
+    _write(folder, cells, labels, labels["set"][samples // SAMPLES >= round(patients * (1 - HELD_OUT))])
+
+
+def write_survival(folder: Path, seed: int = 0, patients: int = 150) -> None:
+    """A sample of each patient: the more cells are double positive, the earlier the event.
+
+    Times are exponential with the hazard h exp(0.5 double positive cells), censored at a day drawn evenly up to 1,500.
+    sets.csv and labels.csv (time in days, event) to learn from; held_out.csv and held_out_labels.csv of other patients;
+    truth.csv: the state of each cell.
+    """
+    rng = np.random.default_rng(seed)
+    both = rng.integers(0, HIGH + 1, patients)
+    cells = pd.concat([_sample(i, int(n), rng) for i, n in enumerate(both)], ignore_index=True)
+    time = rng.exponential(2 * FOLLOWED * np.exp(-HAZARD * both))
+    until = rng.uniform(0.2 * FOLLOWED, FOLLOWED, patients)
+    labels = pd.DataFrame({"set": [_name(i) for i in range(patients)], "time": np.minimum(time, until).round(1)})
+    labels["event"] = (time <= until).astype(int)
+    _write(folder, cells, labels, labels["set"][round(patients * (1 - HELD_OUT)) :])
+
+
+def _name(number: int) -> str:
+    return f"sample_{number:03d}"
+
+
+def _sample(number: int, both: int, rng: np.random.Generator) -> pd.DataFrame:
+    """The first cells are double positive, the next ones have one high marker."""
+    size = int(rng.integers(25, 60))
+    place, single = np.arange(size), HIGH - both
+    state = np.select(
+        [place < both, place < both + single, place < both + 2 * single],
+        ["CD25+ CD69+", "CD25+", "CD69+"],
+        "resting",
+    )
+    cells = pd.DataFrame(rng.normal(size=(size, len(MARKERS))), columns=MARKERS)
+    for marker in ("CD25", "CD69"):
+        cells[marker] += HIGHER * np.array([marker in kind for kind in state])
+    cells = cells.round(4).assign(set=_name(number), element=[f"cell_{i + 1}" for i in range(size)], state=state)
+    return cells[["set", "element", *MARKERS, "state"]]
+
+
+def _write(folder: Path, cells: pd.DataFrame, labels: pd.DataFrame, held_out: pd.Series) -> None:
+    there, columns = cells["set"].isin(held_out), ["set", "element", *MARKERS]
+    tables = {
+        "sets": cells.loc[~there, columns],
+        "labels": labels[~labels["set"].isin(held_out)],
+        "held_out": cells.loc[there, columns],
+        "held_out_labels": labels[labels["set"].isin(held_out)],
+        "truth": cells[["set", "element", "state"]],
+    }
+    for name, table in tables.items():
+        with TableWriter(folder / f"{name}.csv") as writer:
+            writer.write(table)
