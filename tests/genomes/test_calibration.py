@@ -224,11 +224,32 @@ def calibrated(genomes, methods):
     return calibrate(methods, genomes, 4)
 
 
-def off_by_hand(truth, probability):
-    """How many standard deviations sizes lie below what is expected, and above it, at most in 97.5 %."""
-    p = probability
-    off = [(t.sum() - s.sum()) / np.sqrt((s * (1 - s)).sum()) for t, s in zip(truth, p, strict=True)]
-    return max(-np.quantile(off, 0.025), 1.96), max(np.quantile(off, 0.975), 1.96)
+def off_by_hand(truth, probability, observed):
+    """How many times what may be missing or foreign sizes lie below what is expected, and above it, in 97.5 %."""
+    off = []
+    for t, p, o in zip(truth, probability, observed, strict=True):
+        unit = 2 + sum(1 - x if seen else x for x, seen in zip(p, o, strict=True))
+        off.append((t.sum() - p.sum()) / unit)
+    off, seldom = sorted(off), math.floor((len(off) + 1) * 0.025)  # of so many the truth may lie outside
+    return max(-off[max(seldom - 1, 0)], 0), max(off[-max(seldom, 1)], 0)
+
+
+def sides(method, genomes, level, losses, seed, shifted=False):
+    """Of genomes whose quality is known, lost so; and of some whose quality is not."""
+    found = []
+    for kinds in ([("known", lost) for lost in losses], [("unknown", losses[0])]):
+        ways = []
+        for kind, lost in kinds:
+            batches = degraded(genomes, genomes.validation, level, kind, seed, lost)
+            way = apply_all({"it": method}, genomes, batches, shift=True)["it"]
+            ways.append(way.shifted if shifted else way)
+        columns = ("truth", "probability", "observed")
+        found += off_by_hand(*(np.concatenate([getattr(way, name) for way in ways]) for name in columns))
+    return found
+
+
+def sides_of(level):
+    return [getattr(level, name) for name in calibration.SIDES]
 
 
 def test_calibration_by_hand(genomes, methods, calibrated):
@@ -244,10 +265,8 @@ def test_calibration_by_hand(genomes, methods, calibrated):
             (one.removed, 1 - p, ~main.truth, main.observed),
         ):
             assert_near(bounds, precision_by_hand(said, right, possible, groups), rel=1e-4)
-        at = SOME_LEVELS[number], "estimated", 4000 + number
-        ways = [apply_all({"it": methods["pca"]}, genomes, degraded(genomes, rows, *at, lost))["it"] for lost in LOSSES]
-        sides = np.max([off_by_hand(way.truth, way.probability.astype(np.float64)) for way in ways], 0)
-        assert (one.below, one.above) == pytest.approx(tuple(sides), rel=1e-4)
+        expected = sides(methods["pca"], genomes, SOME_LEVELS[number], ("copies",), 4000 + number)
+        assert sides_of(one) == pytest.approx(expected, rel=1e-4)
         assert one.novelty == pytest.approx(np.quantile(main.novelty, 0.95))
         assert one.ece == pytest.approx(reliability(p, main.truth)[0], rel=1e-4)
     assert all(calibrated[1].added[:5])
@@ -260,22 +279,17 @@ def test_calibration_where_rare_families_are_known_to_be_lost_more_often(genomes
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(calibration, "LEVELS", [level])
         _, (one,) = calibration.calibrate(methods[name], genomes, 4)
-    noise, off = methods[name].noise, []
-    for lost in LOSSES:
-        noisy = apply_all(
-            {name: methods[name]}, genomes, degraded(genomes, rows, level, "estimated", 4000, lost), shift=True
-        )[name]
-        batch = next(observed for _, observed, _ in degraded(genomes, rows, level, "estimated", 4000, lost))
-        with torch.no_grad():
-            odds = methods[name](batch) + noise.shift(batch)
-        p = 1 / (1 + np.exp(-odds.double().numpy()))
-        assert np.allclose(noisy.shifted.probability, p, atol=1e-6)
-        assert not np.allclose(noisy.probability, p, atol=1e-3)
-        off.append(off_by_hand(noisy.truth, p))
-        if lost == "accessory":
-            bounds = precision_by_hand(p, noisy.truth, ~noisy.observed, genomes.clades.groups[rows])
-            assert_near(one.added, bounds, rel=1e-4)
-    assert (one.below, one.above) == pytest.approx(tuple(np.max(off, 0)), rel=1e-4)
+    at = rows, level, "estimated", 4000, "accessory"
+    noisy = apply_all({name: methods[name]}, genomes, degraded(genomes, *at), shift=True)[name]
+    batch = next(observed for _, observed, _ in degraded(genomes, *at))
+    with torch.no_grad():
+        odds = methods[name](batch) + methods[name].noise.shift(batch)
+    p = 1 / (1 + np.exp(-odds.double().numpy()))
+    assert np.allclose(noisy.shifted.probability, p, atol=1e-6)
+    assert not np.allclose(noisy.probability, p, atol=1e-3)
+    assert_near(one.added, precision_by_hand(p, noisy.truth, ~noisy.observed, genomes.clades.groups[rows]), rel=1e-4)
+    expected = sides(methods[name], genomes, level, ("accessory", "islands"), 4000, shifted=True)
+    assert sides_of(one) == pytest.approx(expected, rel=1e-4)
 
 
 def test_calibration_repeats_and_is_of_the_validation_genomes(genomes, methods, calibrated):
@@ -294,7 +308,7 @@ def test_intervals_are_of_sizes_that_vary_together(monkeypatch):
     method = suite_of([], references=counts, double=False)["knn"]
     monkeypatch.setattr(type(method), "forward", lambda self, observed: torch.zeros_like(observed.counts))
     (one,) = calibrate({"knn": method}, genomes, 0, [(100.0, 0.0)])
-    assert one.below == one.above == pytest.approx(20.5 / math.sqrt(41 / 4))
+    assert one.below == one.above == pytest.approx(20.5 / 22.5)
 
 
 def test_rare_families_are_lost_more_often(genomes):

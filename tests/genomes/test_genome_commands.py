@@ -8,6 +8,8 @@ import pytest
 
 from omniset.cli import main
 from omniset.genomes import GenomeCompleter, evaluate, read_qualities, read_table, simulate, training
+from omniset.genomes.calibration import Logistic
+from omniset.genomes.kegg_modules import Module, Modules, parse
 
 NAMES = ("probabilities", "calls", "summary")
 SMALL = ["--epochs", "1", "--progress", "false", "--device", "cpu"]
@@ -66,7 +68,12 @@ def test_modules_are_written_beside(study, tmp_path, capsys):
     rows = pd.read_csv(tmp_path / "out/modules.tsv", sep="\t")
     p = pd.read_csv(tmp_path / "out/probabilities.tsv", sep="\t", index_col="genome")[families[:3]].to_numpy().T
     one = rows[rows["module"] == "M1"]
-    assert np.allclose(one["probability"], (1 - (1 - p[0]) * (1 - p[1])) * p[2], atol=1e-4)
+    completer = GenomeCompleter.load(study / "model")
+    module = Module("M1", "", parse(needed))
+    mapped = Modules([module, Module("M2", "", parse("X"))], completer.families_, completer.asked_).map
+    assert mapped != Logistic()
+    assert np.allclose(one["probability"], mapped((1 - (1 - p[0]) * (1 - p[1])) * p[2]), atol=2e-3)
+    assert one["families_known"].tolist() == one["families"].tolist() == [3] * 11
     assert not rows.loc[rows["module"] == "M2", "probability"].any()
     assert "Modules" in (tmp_path / "out/report.html").read_text()
     assert complete(study, tmp_path / "out", more=["--output", "csv"]) == 0  # without: what was there is gone

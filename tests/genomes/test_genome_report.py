@@ -73,12 +73,20 @@ def test_summary_by_hand():
     assert found == {
         **{"genome": "a", "completeness": 70.0, "contamination": 2.0, "quality": "given", "observed": 3},
         **{"expected": pytest.approx(2.9), "low": 1.0, "high": 4.0, "called": 3, "kept": 2, "added": 1, "removed": 1},
+        "foreign": pytest.approx(1.1),
         **{"unknown_families": 2, "unknown_share": pytest.approx(0.4), "novelty": 0.25, "nearest_reference": "R1"},
         **{"far": False, "warnings": "one; two"},
     }
     summary = cohort_of(HAND).summary
     assert summary.columns.tolist() == list(found) == cohort_of([]).summary.columns.tolist()
     assert summary["quality"].tolist() == ["given", "estimated", "given"]
+
+
+def test_that_nothing_was_cleaned_is_said():
+    rows = pd.DataFrame({"removed": [0, 0], "foreign": [40.4, 2.0], "observed": [900, 100]})
+    assert "about 42 of 1,000 observed families are expected to be foreign" in cohort.none_removed(rows)[0]
+    for none in ({"removed": [0, 1]}, {"foreign": 0.4}):
+        assert cohort.none_removed(rows.assign(**none)) == []
 
 
 def test_letters_of_categories_count_each():

@@ -12,12 +12,13 @@ from genome_oracle import (
     genomes_of,
     genomes_of_all_sizes,
     observed_of,
+    rates,
     some_counts,
     suite_of,
 )
 
 from omniset.genomes import training
-from omniset.genomes.model import PARTS, balance, facts
+from omniset.genomes.model import PARTS, Predictions, balance, facts, fit_weights
 from omniset.genomes.noise import Recovery
 from omniset.genomes.references import Compared
 from omniset.genomes.training import Clades, Genomes, mix
@@ -261,6 +262,69 @@ def test_families_that_were_not_observed_are_shifted(monkeypatch):
         of = torch.from_numpy(seen[:2]) if here else torch.from_numpy(~seen[:2])
         assert torch.allclose(found[of], torch.tensor(expected).float(), atol=0.02)
     assert not shift[torch.from_numpy(seen[:2])].any()
+
+
+def test_as_many_are_missing_as_completeness_says():
+    """All families that were not observed move alike, until A^(1 - w) H^w of them are expected."""
+    model = suite_of(["evidence"])["evidence"]
+    observed = observed_of(some_counts(11, seed=5) * (np.random.default_rng(3).random((11, FAMILIES)) < 0.7))
+    settled, given = model.noise.settle(observed)
+    with torch.no_grad():
+        plain = model.log_odds(settled, given)
+        for weight in (0.3, 1.0):
+            model.completeness_weight.fill_(weight)
+            moved = model.log_odds(settled, given)
+            model.completeness_weight.zero_()
+            for i in range(11):
+                seen, p = observed.present[i].numpy(), torch.sigmoid(plain[i]).numpy()
+                missed, foreign = rates(some_counts(), float(settled.completeness[i]), float(settled.contamination[i]))
+                lost = missed * (1 - foreign)
+                expected = p[~seen].sum() ** (1 - weight) * (p * lost / (1 - lost))[seen].sum() ** weight
+                change = (moved - plain)[i].numpy()
+                assert np.ptp(change[~seen]) < 1e-9
+                assert not change[seen].any()
+                if abs(change[~seen][0]) < 4.9:  # not farther than it may move
+                    assert torch.sigmoid(moved[i]).numpy()[~seen].sum() == pytest.approx(expected, rel=1e-4)
+
+
+def test_completeness_counts_as_much_as_it_tells(monkeypatch):
+    """Where probabilities of new clades are far too high it is all that counts; where they are the truth, nothing."""
+    genomes = genomes_of(kept=3, references=np.arange(23))
+    for said, weight in ((3.0, 1.0), (None, 0.0)):
+        model = suite_of(["evidence"], double=False)["evidence"]
+        rows = iter(np.split(np.tile(genomes.validation, 10), 10))
+
+        def forward(observed, said=said, rows=rows):
+            truth = torch.as_tensor(genomes.counts[next(rows)].toarray() > 0)
+            return torch.where(truth | observed.present, 6.0, -6.0 if said is None else said)
+
+        monkeypatch.setattr(model, "forward", forward)
+        training.weigh_completeness(model, genomes, 3)
+        assert float(model.completeness_weight) == pytest.approx(weight, abs=0.21)
+
+
+@pytest.mark.parametrize("right", [None, 2])
+def test_a_mixture_is_not_below_its_best_part(right):
+    """A part that is the truth of all clades but one in three, where its opposite is: of the clades left out the
+    mixture of the others is wrong, and a part that says little is better. Where a part is always right, all is well.
+    """
+    rng, clades = torch.Generator().manual_seed(0), torch.arange(9).repeat_interleave(400)
+    truth = (torch.rand(3600, generator=rng) < 0.4).double()
+    odd = clades % 3 == 0 if right is None else clades < 0
+    parts = torch.randn(3600, 4, generator=rng, dtype=torch.float64) * 0.1
+    parts[:, 2] = torch.where(odd, -1.0, 1.0) * (4 * truth - 2)
+    facts, there = torch.zeros(3600, 5, dtype=torch.float64), torch.ones(3600, dtype=torch.bool)
+    facts[:, 0] = 1
+    facts[:, 1] = clades / 4.5 - 1
+    drawn = Predictions(parts, truth, torch.ones(3600, dtype=torch.float64), facts, there, clades)
+    mixture, contest, best = fit_weights([drawn], [])
+    weights = balance(mixture, facts, there)[0]
+    if right is None:
+        assert contest.below == (weights[:, best] > 0.999).all()
+    else:
+        assert not contest.below
+        assert best == right
+        assert (weights.argmax(1) == right).all()
 
 
 def test_without_genomes_kept_back_parts_count_the_same():

@@ -122,8 +122,8 @@ def _one_summary(made: Mapping[str, Path], out: Path) -> list[str]:
 
 def _counted(summary: Any) -> str:
     added, removed, far = (int(summary[column].sum()) for column in ("added", "removed", "far"))
-    genomes = f"{len(summary):,} genomes: {added:,} families added, {removed:,} removed"
-    return f"{genomes}; {far:,} genomes far from the references"
+    genomes, foreign = f"{len(summary):,} genomes: {added:,} families added", f"{summary['foreign'].sum():,.0f}"
+    return f"{genomes}, {removed:,} removed of about {foreign} that are foreign; {far:,} far from the references"
 
 
 @in_parts("table", _parts, join=_one_summary, joined=("summary.",))
@@ -173,7 +173,7 @@ def complete(
     import pandas as pd
 
     from omniset.genomes import report
-    from omniset.genomes.completion import Cohort, contig_rows, long_rows, wide_rows
+    from omniset.genomes.completion import Cohort, contig_rows, long_rows, none_removed, wide_rows
     from omniset.genomes.data import GenomeFile
     from omniset.genomes.kegg_modules import Modules, read_modules
     from omniset.genomes.metadata import read_qualities
@@ -187,7 +187,7 @@ def complete(
         file = GenomeFile(table, format=format, identifiers=identifiers, known=completer.families_)
         how: dict[str, Any] = {"threshold": threshold, "precision": precision, "detection": detection}
         completions = completer.completions(file, stated, **how, together=together)
-        pathways = None if modules is None else Modules(read_modules(modules), completer.families_)
+        pathways = None if modules is None else Modules(read_modules(modules), completer.families_, completer.asked_)
         cohort = Cohort(completer.families_, completer.vocabulary_)
         with ExitStack() as stack:  # the tables appear together, or not at all
             writers: dict[str, TableWriter] = {}
@@ -206,6 +206,7 @@ def complete(
                         writers[name] = stack.enter_context(TableWriter(folder.path / f"{name}.{output}"))
                     writers[name].write(frame)
         notes = [*([] if stated is not None else [ESTIMATED]), *([] if pathways is None else pathways.notes())]
+        notes += none_removed(cohort.summary)
         about = folder.about(f"Completion of {table.name}", notes)
         how = {"threshold": threshold, "precision": precision, "modules": pathways}
         made = report.of_completion(about, cohort, **how)

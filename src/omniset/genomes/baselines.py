@@ -50,6 +50,10 @@ class Method(nn.Module):
         """The log-odds that training makes right, each by a loss of its own."""
         return [self(observed)]
 
+    def shift(self, observed: Observed, log_odds: PerFamily) -> PerFamily:
+        """What is added to its log-odds where rare families are lost more often."""
+        return self.noise.shift(observed)
+
     def log_odds(self, observed: Observed, given: Given) -> PerFamily:
         """What forward gives for genomes with at least one family.
 

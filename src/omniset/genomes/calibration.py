@@ -4,6 +4,8 @@ are, from which on a change is right often enough, how far the sizes of genomes 
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from operator import mul
@@ -11,14 +13,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Int8
 from scipy import stats
+from scipy.optimize import minimize
+from scipy.special import expit, logit
 
 from omniset.genomes.baselines import Method
 from omniset.genomes.metadata import is_whole
-from omniset.genomes.noise import LOSSES
 from omniset.genomes.references import References
-from omniset.genomes.training import Genomes, Noisy, apply_all, degraded
+from omniset.genomes.training import QUALITIES, Genomes, Noisy, apply_all, degraded
 
 Probabilities = Float[np.ndarray, "genomes families"]
 Flags = Bool[np.ndarray, "genomes families"]
@@ -31,6 +34,11 @@ GRID = np.concatenate([np.linspace(0.5, 0.98, 25), np.linspace(0.982, 0.998, 9),
 BINS = 10
 FEWEST = 20  # changes, at least, of which a precision is estimated
 SURE = 0.9  # confidence of the lower bound of a precision
+SIXTEEN = 16.0
+MOST = 400  # genomes that modules are calibrated by, each at a quality
+# How genes are lost where all families are detected alike, and where rare ones are not.
+ALIKE, UNLIKE = ("copies",), ("accessory", "islands")
+SIDES, CENTRAL = ("below", "above", "below_estimated", "above_estimated"), 0.975
 NOVEL = 0.95  # quantile of novelty in validation above which a genome is far from what was learned
 
 
@@ -83,8 +91,9 @@ class Level:
         completeness, contamination: In percent.
         added, removed: (GRID,) lower bound, of 90 % confidence, of the precision of the changes with at least this
             probability of being right, as genomes tell that are complete enough themselves, see `_judged`.
-        below, above: The interval of a genome's size, of 95 %, is from expected - below s to expected + above s, s the
-            standard deviation of independent families, sqrt(sum p (1 - p)).
+        below, above: The interval of a genome's size, of 95 %, is from expected - below u to expected + above u, u of
+            `uncertain`; of genomes whose quality is given.
+        below_estimated, above_estimated: The same of genomes whose quality is estimated from marker families.
         novelty: Above it a genome is farther from the references than 95 % of the validation genomes.
         ece: Expected calibration error.
         bins: Number of (genome, family) pairs, mean probability and share present, by tenths of probability.
@@ -96,9 +105,19 @@ class Level:
     removed: list[float | None]
     below: float
     above: float
+    below_estimated: float
+    above_estimated: float
     novelty: float
     ece: float
     bins: list[tuple[int, float, float]]
+
+    def size(self, log_odds: PerFamily, observed: Present, given: bool = True) -> tuple[float, float, float]:
+        """Expected number of families, and its interval of 95 %. given: The genome's quality is."""
+        p = 1 / (1 + np.exp(-log_odds))
+        expected, unit = float(p.sum()), float(uncertain(p[None], observed[None])[0])
+        below, above = (self.below, self.above) if given else (self.below_estimated, self.above_estimated)
+        low, high = np.floor(expected - below * unit), np.ceil(expected + above * unit)  # sizes are whole
+        return expected, max(float(low), 0.0), min(float(high), float(len(p)))
 
     def threshold(self, which: str, precision: float) -> float:
         """The lowest probability from which on changes ("added" or "removed") have the precision; 1 if none."""
@@ -125,17 +144,18 @@ def calibrate(
     Args:
         references: By which novelty is told. None: the method's.
     """
-    levels, accessory = [], []
+    levels: list[Level] = []
+    accessory: list[Level] = []
     groups, rows = genomes.clades.groups[genomes.validation], genomes.validation
     for number, level in enumerate(LEVELS):
-        ways = {}
-        for lost in LOSSES:
-            batches = degraded(genomes, rows, level, "estimated", seed * 1000 + number, lost)
-            ways[lost] = apply_all({"it": method}, genomes, batches, device, shift=True, references=references)["it"]
-        told = {lost: way.shifted for lost, way in ways.items()}
         judged = _judged(genomes, level[0])
-        levels.append(_level(level, ways, "copies", groups, judged))
-        accessory.append(_level(level, told, "accessory", groups, judged))
+        for found, losses in ((levels, ALIKE), (accessory, UNLIKE)):
+            ways: dict[tuple[str, str], Noisy] = {}
+            for kind, lost in [*product(("estimated", "unknown"), losses[:1]), *product(("known",), losses)]:
+                batches = degraded(genomes, rows, level, kind, seed * 1000 + number, lost)
+                way = apply_all({"it": method}, genomes, batches, device, shift=True, references=references)["it"]
+                ways[kind, lost] = way.shifted if found is accessory else way
+            found.append(_level(level, ways, groups, judged))
     blank = {level[0] for level in LEVELS if not _judged(genomes, level[0]).any()}
     return _widened(levels, blank), _widened(accessory, blank)
 
@@ -154,7 +174,7 @@ def _widened(levels: list[Level], blank: set[float]) -> list[Level]:
         if level.completeness not in blank:
             told[level.contamination] = level
         elif lower is not None:
-            level = replace(level, below=max(level.below, lower.below), above=max(level.above, lower.above))
+            level = replace(level, **{name: max(getattr(level, name), getattr(lower, name)) for name in SIDES})
         found[level.completeness, level.contamination] = level
     return [found[level.completeness, level.contamination] for level in levels]
 
@@ -174,15 +194,16 @@ def _judged(genomes: Genomes, completeness: float) -> Bool[np.ndarray, " validat
 
 
 def _level(
-    level: tuple[float, float], ways: dict[str, Noisy], usual: str, groups: Groups, judged: Bool[np.ndarray, " genomes"]
+    level: tuple[float, float], ways: dict[tuple[str, str], Noisy], groups: Groups, judged: Bool[np.ndarray, " genomes"]
 ) -> Level:
-    """Out of genomes whose genes were lost in each of LOSSES; thresholds are those of the usual one. What is added is
-    right as often as `truth` has it, over how often it would (Horvitz and Thompson, 1952).
+    """Out of genomes by how their quality is stated and their genes were lost; thresholds are those of the first, whose
+    quality is estimated within some points. What is added is right as often as `truth` has it, over how often it would
+    (Horvitz and Thompson, 1952).
     """
-    one = ways[usual]
+    one = next(iter(ways.values()))
     p, truth, observed = one.probability, one.truth, one.observed
     right = truth if one.hidden is None or level[0] == 100 else truth / (1 - one.hidden).clip(1e-6)
-    below, above = np.max([deviations(way.shown, way.truth) for way in ways.values()], 0)
+    given, estimated = ([ways[way] for way in ways if way[0] == kind] for kind in ("known", "unknown"))
     added: list[float | None] = [None] * len(GRID)
     if judged.any():
         added = precision_bounds(p[judged], right[judged], ~observed[judged], groups[judged])
@@ -190,8 +211,8 @@ def _level(
         *level,
         added,
         precision_bounds(1 - p, ~truth, observed, groups),
-        float(below),
-        float(above),
+        *deviations(given, judged),
+        *deviations(estimated, judged),
         float(np.quantile(one.novelty, NOVEL)),
         *reliability(one.shown, truth),
     )
@@ -226,28 +247,79 @@ def precision_bounds(
     return [float(b) if n >= FEWEST else None for b, n in zip(bound, number, strict=True)]
 
 
+# ---------------------------------------------------------------------- what modules are calibrated by
+
+
+def asked(
+    method: Method, genomes: Genomes, seed: int, device: torch.device | str = "cpu"
+) -> tuple[Int8[np.ndarray, "asked families"], Flags]:
+    """What is said of whole validation genomes, each degraded to some quality, at most `MOST` in all: log-odds in
+    sixteenths, from -127 to 127; and what they have.
+    """
+    rows = genomes.validation
+    rows = rows if genomes.itself is None else rows[is_whole(genomes.itself[rows])]
+    step = max(-(-len(rows) * len(QUALITIES) // MOST), 1)
+    said, true = [np.zeros((0, genomes.counts.shape[1]))], [np.zeros((0, genomes.counts.shape[1]), dtype=bool)]
+    for number, level in enumerate(QUALITIES if len(rows) >= step else ()):
+        noise = degraded(genomes, rows[number % step :: step], level, "estimated", seed * 1000 + 700 + number)
+        one = apply_all({"it": method}, genomes, noise, device)["it"]
+        said, true = [*said, one.log_odds], [*true, one.truth]
+    return (SIXTEEN * np.concatenate(said)).round().clip(-127, 127).astype(np.int8), np.concatenate(true)
+
+
+@dataclass(frozen=True)
+class Logistic:
+    """p -> 1 / (1 + exp(-(a log-odds of p + b))), a the slope and b the shift; 0 and 1 stay."""
+
+    slope: float = 1.0
+    shift: float = 0.0
+
+    def __call__(self, p: Float[np.ndarray, "*cases"]) -> Float[np.ndarray, "*cases"]:
+        with np.errstate(divide="ignore"):
+            return expit(self.slope * logit(p) + self.shift)
+
+    @classmethod
+    def fitted(cls, p: Float[np.ndarray, " cases"], truth: Float[np.ndarray, " cases"]) -> Logistic:
+        """A and b = argmin of  L + 9/2 (log a)^2 + 9/2 b^2,  L the sum of the cross-entropy (Platt, "Probabilistic
+        outputs for support vector machines", 1999): of few cases they stay near 1 and 0. Those of 0 and 1 tell nothing.
+        """
+        some = (p > 0) & (p < 1)
+        x, y = logit(p[some]), truth[some]
+
+        def penalised(free: np.ndarray) -> float:
+            odds = np.exp(free[0]) * x + free[1]
+            return float((np.logaddexp(0, odds) - y * odds).sum() + 4.5 * np.square(free).sum())
+
+        log_slope, shift = minimize(penalised, np.zeros(2), method="BFGS").x
+        return cls(float(np.exp(log_slope)), float(shift))
+
+
 # ---------------------------------------------------------------------- sizes, and calibration of probabilities
 
 
-def size_interval(log_odds: Float[np.ndarray, " families"], below: float, above: float) -> tuple[float, float, float]:
-    """Expected number of families, and its interval of 95 %, from expected - below s to expected + above s, where
-    s = sqrt(sum p (1 - p)) is the standard deviation of independent families. They are not: below and above come
-    from validation genomes, see `deviations`.
+def uncertain(probability: Probabilities, observed: Flags) -> Float[np.ndarray, " genomes"]:
+    """(genomes,) the unit of intervals of sizes, u = 2 + Σ of p over families that were not observed + Σ of 1 - p over
+    those that were: how many are expected to be missing, or foreign. The truth can be off by no more than such; the
+    standard deviation of independent families, sqrt(Σ p (1 - p)), says little of genomes that are nearly complete.
     """
-    p = 1 / (1 + np.exp(-log_odds))
-    expected, deviation = float(p.sum()), float(np.sqrt((p * (1 - p)).sum()))
-    return expected, max(expected - below * deviation, 0.0), min(expected + above * deviation, float(len(p)))
+    return 2 + np.where(observed, 1 - probability, probability).sum(1)
 
 
-def deviations(
-    probability: Float[np.ndarray, "genomes families"], truth: Bool[np.ndarray, "genomes families"]
-) -> tuple[float, float]:
-    """Below and above: quantiles of 97.5 % of how far sizes lie from what is expected, in standard deviations; at least
-    1.96.
+def deviations(ways: Sequence[Noisy], judged: Bool[np.ndarray, " genomes"]) -> tuple[float, float]:
+    """Below and above: how far sizes lie from what is expected, in units of `uncertain`, in 95 of 100 genomes at most,
+    half of the others on either side: of n offs the ceil(0.975 (n + 1))th (split conformal prediction: Vovk, Gammerman
+    and Shafer, "Algorithmic learning in a random world", 2005). Genomes of each way count alike.
+
+    Args:
+        judged: By which genomes, see `_judged`: those that are whole, else these, else all.
     """
-    p = probability
-    off = (truth.sum(1) - p.sum(1)) / np.sqrt((p * (1 - p)).sum(1).clip(1e-6))
-    below, above = (max(float(np.quantile(side, 0.975)), 1.96) for side in (-off, off))
+    off = np.concatenate([(way.truth.sum(1) - way.shown.sum(1)) / uncertain(way.shown, way.observed) for way in ways])
+    hidden = ways[0].hidden
+    whole = judged if hidden is None else judged & ~hidden.any(1)
+    by = next((some for some in (whole, judged) if some.any()), ~judged)
+    off = off[np.tile(by, len(ways))]
+    at = min(math.ceil(CENTRAL * (len(off) + 1)), len(off)) - 1
+    below, above = (max(float(np.sort(side)[at]), 0.0) for side in (-off, off))
     return below, above
 
 
@@ -286,7 +358,7 @@ def at_quality(levels: list[Level], completeness: float, contamination: float) -
         columns = zip(*(getattr(level, which) for level, _ in parts), strict=True)
         return [None if None in column else sum(map(mul, column, shares)) for column in columns]
 
-    means = {name: sum(w * getattr(level, name) for level, w in parts) for name in ("below", "above", "novelty", "ece")}
+    means = {name: sum(w * getattr(level, name) for level, w in parts) for name in (*SIDES, "novelty", "ece")}
     return replace(nearest, added=curve("added"), removed=curve("removed"), **means)
 
 

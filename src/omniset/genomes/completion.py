@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from omniset.genomes.calibration import Level, PerFamily, Present, Rule, size_interval
+from omniset.genomes.calibration import Level, PerFamily, Present, Rule
 from omniset.genomes.contigs import FOREIGN
 from omniset.genomes.metadata import Quality
 from omniset.genomes.model import EvidenceModel
@@ -35,7 +35,7 @@ MEANING = {
     "components": "what principal components of its families say",
     "context": "what the set of all its families says",
     "evidence": "that it {seen}, at this completeness and contamination",
-    "shift": "how often such families, not observed, are there all the same",
+    "shift": "how often such families, not observed, are there all the same, and how many must be",
 }
 
 # Galperin et al., "COG database update: focus on microbial diversity, model organisms, and widespread pathogens", 2021.
@@ -145,9 +145,9 @@ def complete(
         about: Its completeness, contamination, given, novelty and nearest.
         level: What validation says of genomes of this quality.
     """
-    completeness, contamination, _, novelty, _ = about
+    completeness, contamination, given, novelty, _ = about
     far = bool(novelty > level.novelty)
-    probability, size = 1 / (1 + np.exp(-log_odds)), size_interval(log_odds, level.below, level.above)
+    probability, size = 1 / (1 + np.exp(-log_odds)), level.size(log_odds, counts > 0, given)
     if far:
         log_odds = _shrunken(log_odds, counts > 0, novelty, level.novelty)
         probability = 1 / (1 + np.exp(-log_odds))
@@ -360,6 +360,7 @@ SUMMARY: dict[str, Callable[[Completion], Any]] = {  # columns of a genome's lin
     "kept": lambda one: int((one.call & one.observed).sum()),
     "added": lambda one: int(one.added.sum()),
     "removed": lambda one: int(one.removed.sum()),
+    "foreign": lambda one: round(float((1 - one.probability)[one.observed].sum()), 2),
     "unknown_families": lambda one: len(one.unknown),
     "unknown_share": lambda one: round(one.unknown_share, 4),
     "novelty": lambda one: round(one.novelty, 4),
@@ -402,6 +403,18 @@ class Cohort:
         rows["category"] = rows["category"].map(categories_of)
         rows = rows.explode("category").dropna(subset="category")
         return rows.groupby("category")[["families", *self.sums]].sum()
+
+
+def none_removed(summary: pd.DataFrame) -> list[str]:
+    """That no family was removed although some are foreign, and why; nothing where some were, or none is foreign."""
+    foreign = summary["foreign"].sum()
+    if summary["removed"].any() or foreign < 1:
+        return []
+    return [
+        f"nothing was cleaned: about {foreign:,.0f} of {summary['observed'].sum():,} observed families are expected to "
+        "be foreign, but each by itself is more probably the genome's own, as next to all that are observed are. The "
+        "least probable ones are the suspects; contigs, where a file tells them, are judged as a whole"
+    ]
 
 
 def categories_of(text: str) -> list[str]:

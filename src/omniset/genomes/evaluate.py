@@ -13,12 +13,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import scipy.sparse as sp
 from jaxtyping import Bool, Float
 
 from omniset.genomes import training
-from omniset.genomes.calibration import BINS, LEVELS, Level, at_quality, check_precision, size_interval
+from omniset.genomes.calibration import BINS, LEVELS, Level, at_quality, check_precision
 from omniset.genomes.completer import GenomeCompleter
 from omniset.genomes.data import GenomeTable, Table, as_table
+from omniset.genomes.kegg_modules import Module, Modules, Node
 from omniset.genomes.metadata import completeness_of, is_whole, lineages
 from omniset.genomes.noise import LOSSES
 from omniset.genomes.training import MAKERS, NO_NETWORK, UNTRAINED, Clades, Genomes, Noisy, apply_all, degraded, split
@@ -37,6 +39,7 @@ LOSSY = ((95.0, 0.0), (70.0, 0.0), (50.0, 0.0))
 LESS_KNOWN = ((100.0, 0.0), (95.0, 0.0), (70.0, 0.0), (50.0, 0.0), (70.0, 5.0))
 DECISIVE = ("95/0", "70/0", "50/0", "70/5")  # conditions at which ours has to beat the best baseline
 CHANGES = ("added", "removed")
+MODULES, NEAR = 100, 20  # modules that are drawn, and families of which each is made
 CALIBRATED, COVERED = 0.05, 0.9  # largest calibration error of missing families; least share of sizes in their interval
 
 
@@ -103,7 +106,7 @@ def of_whole(rows: pd.DataFrame, whole: Collection[str]) -> pd.DataFrame:
 
 
 def calibration_error(sums: Sequence[str], first: int, rows: pd.DataFrame, draws: Draws) -> Values:
-    """Expected calibration error of pairs of genome and family; NaN where there is none:
+    """Expected calibration error of pairs of genome and family, or module; NaN where there is none:
 
         Σ_b |Σ p - Σ y| / Σ_b n,   b the tenths of probability, n the pairs in each, y 1 where the family is there.
 
@@ -114,6 +117,8 @@ def calibration_error(sums: Sequence[str], first: int, rows: pd.DataFrame, draws
         first: The tenth from which on they count.
     """
     columns = [f"{k}{b}" for k in sums for b in range(first, BINS)]
+    if columns[0] not in rows:
+        return np.full(len(draws), np.nan)
     number, predicted, present = np.split(draws.sums(rows[columns].to_numpy(np.float64)), 3, axis=1)
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.abs(predicted - present).sum(1) / number.sum(1)
@@ -135,6 +140,7 @@ def error_of_missing(rows: pd.DataFrame, draws: Draws) -> Values:
 
 SUMS = ("n", "said", "was")  # columns of a row for each tenth of probability: pairs, sum of p, families that are there
 SUMS_OF_MISSING = ("unseen_n", "unseen_said", "unseen_was")  # the same of families that were not observed
+SUMS_OF_MODULES = ("module_n", "module_said", "module_was")  # of modules that a genome has or lacks as a whole
 share = partial(Score, share=True)
 SCORES = (
     share("auprc_missing", "AUPRC of missing families"),
@@ -162,12 +168,18 @@ SCORES = (
     ),
     share("recall_added", "recall of added families", formula=partial(ratio_of, "added_right", "missing")),
     share("covered", "sizes within their interval"),
+    share(
+        "ece_modules",
+        "calibration error of modules",
+        larger=False,
+        formula=partial(calibration_error, SUMS_OF_MODULES, 1),
+    ),
 )
 
 
 def aims(whole: bool) -> tuple[Aim, ...]:
     """What is asked of a useful model: it ranks missing families better than the best baseline, spoils no genome that
-    is nearly complete, gives probabilities that are right, and intervals that hold however genes are lost.
+    is nearly complete, gives probabilities that are right, and intervals that hold.
 
     Args:
         whole: It is known which test genomes are whole: these judge probabilities and sizes, which are of organisms.
@@ -177,19 +189,27 @@ def aims(whole: bool) -> tuple[Aim, ...]:
         *(Aim(name, "auprc_missing") for name in DECISIVE),
         *(Aim(name, "f1", "as-is", bound=-0.003) for name in ("100/0", "95/0")),
         *(Aim(names[c], "ece_missing", None, bound=CALIBRATED, most=True) for c in names if c.kind == "known"),
-        *(Aim(names[c], "covered", None, bound=COVERED) for c in names if c.level in LOSSY),
+        *(Aim(names[c], "covered", None, bound=COVERED) for c in names if c.kind == "known" and c.level in LOSSY),
     )
 
 
-def of_genomes(noisy: Noisy, level: Level | None, precision: float) -> pd.DataFrame:
+def of_genomes(
+    noisy: Noisy, level: Level | None, precision: float, modules: Modules | None = None, given: bool = True
+) -> pd.DataFrame:
     """Everything that is measured, a row per genome.
 
     Args:
         level: Whose thresholds make changes; None: none are made.
         precision: Of these.
+        modules: Of which it is measured how right their probabilities are.
+        given: The quality of the genomes is, by which intervals of sizes are taken.
     """
-    rows = []
-    for truth, observed, odds in zip(noisy.truth, noisy.observed, noisy.log_odds.astype(np.float64), strict=True):
+    rows, found = [], []
+    if modules is not None:
+        found = [whole for whole, _ in modules.complete(np.stack([noisy.probability, noisy.truth]))]
+    of_modules = np.stack(found, 2) if found else np.zeros((2, len(noisy.rows), 0))
+    everything = zip(noisy.truth, noisy.observed, noisy.log_odds.astype(np.float64), *of_modules, strict=True)
+    for truth, observed, odds, said, was in everything:
         p = 1 / (1 + np.exp(-odds))
         call = p >= 0.5
         both, calls, there = truth & call, call.sum(), truth.sum()
@@ -210,13 +230,17 @@ def of_genomes(noisy: Noisy, level: Level | None, precision: float) -> pd.DataFr
         of_unseen = (None, p[~observed], truth[~observed])
         for key, weights in zip(SUMS_OF_MISSING, of_unseen, strict=True):
             sums[key] = np.bincount(which[~observed], weights, BINS)
+        if len(said):
+            which = np.minimum((said * BINS).astype(np.int64), BINS - 1)
+            for key, weights in zip(SUMS_OF_MODULES, (None, said, was), strict=True):
+                sums[key] = np.bincount(which, weights, BINS)
         row |= {f"{key}{b}": float(value) for key, values in sums.items() for b, value in enumerate(values)}
         row["covered"] = np.nan
         if level is not None:
             changes = level.changes(p, observed, precision)
             for change, made, right in zip(CHANGES, changes, (truth, ~truth), strict=True):
                 row |= {f"{change}_made": float(made.sum()), f"{change}_right": float((made & right).sum())}
-            _, low, high = size_interval(odds, level.below, level.above)
+            _, low, high = level.size(odds, observed, given)
             row["covered"] = float(low <= there <= high)
         rows.append(row)
     return pd.DataFrame(rows)
@@ -238,6 +262,31 @@ def _ranked(what: str, scores: Float[np.ndarray, " pairs"], positive: Bool[np.nd
         f"auprc_{what}": float((np.diff(recall) * true / (ends + 1)).sum()),
         f"auroc_{what}": float((np.diff(fallout) * (recall[1:] + recall[:-1]) / 2).sum()),
     }
+
+
+def drawn_modules(
+    counts: sp.csr_array, families: Sequence[str], rng: np.random.Generator, number: int = MODULES
+) -> list[Module]:
+    """Modules as KEGG's are made, out of families that go together: 2 to 8 steps around one family that at least a
+    twentieth of the genomes has and a twentieth lacks, each out of the 20 that are correlated with it most, a third of
+    them with an alternative. Which families of a file of KEGG's a table has is not known here.
+    """
+    present = (counts > 0).astype(np.float64)
+    share = present.mean(0)
+    centres = np.flatnonzero((share >= 0.05) & (share <= 0.95))
+    if len(families) < NEAR or not len(centres):
+        return []
+    modules = []
+    for at, centre in enumerate(rng.choice(centres, number)):
+        together = (present[:, [centre]].T @ present).toarray()[0] / len(counts.indptr[1:]) - share[centre] * share
+        near = np.argsort(-together / np.sqrt(share * (1 - share)).clip(1e-3), kind="stable")[:NEAR]
+        taken = iter(rng.permutation(near))
+        steps = []
+        for _ in range(rng.integers(2, 9)):
+            ways = [Node("family", families[next(taken)]) for _ in range(1 + (rng.random() < 1 / 3))]
+            steps.append(ways[0] if len(ways) == 1 else Node("or", parts=tuple(ways)))
+        modules.append(Module(f"M{at}", "", tuple(steps)))
+    return modules
 
 
 # ---------------------------------------------------------------------- the evaluation
@@ -394,7 +443,9 @@ def evaluate(
     rows = pd.concat([unit.rows for unit in units], ignore_index=True)
     names = [] if itself is None else np.array(genomes.names)[is_whole(itself)]
     rows = pd.concat([rows, of_whole(rows, names)], ignore_index=True)
-    return Evaluation(rows, pd.DataFrame([unit.facts for unit in units]), precision, clades.notes())
+    splits = [unit.facts for unit in units]
+    verdicts = [f"seed {facts['seed']}: {facts['verdict']}" for facts in splits if facts["verdict"]]
+    return Evaluation(rows, pd.DataFrame(splits), precision, [*clades.notes(), *verdicts])
 
 
 def _one_seed(
@@ -414,8 +465,12 @@ def _one_seed(
         )
     also = [*UNTRAINED, *(m for m in methods if m != OURS)]
     completer.fit_split(table, known.taxonomy, clades, train, validation, quality=known.quality, also=also)
-    suite, ours = completer.network_, completer.architecture
-    chosen = {OURS: suite[ours]} | {name: suite[name] for name in (NO_NETWORK, *MAKERS) if name in also}
+    suite, main = completer.network_, completer.architecture
+    drawn = drawn_modules(completer.columns(table)[train], completer.families_, rng)
+    # Ours are calibrated, those of others are products of probabilities.
+    each = {True: completer.asked_, False: None} if drawn else {}
+    ways = {ours: Modules(drawn, completer.families_, told) for ours, told in each.items()}
+    chosen = {OURS: suite[main]} | {name: suite[name] for name in (NO_NETWORK, *MAKERS) if name in also}
     # The noise of the test draws its donors from the training genomes. What a test genome has is the truth here.
     genomes = Genomes(completer.columns(table), clades, train, validation)
     clade_names = known.clade_names(completer.clade)
@@ -430,7 +485,9 @@ def _one_seed(
         completed[ACCESSORY] = completed[OURS].shifted
         levels = {OURS: completer.levels_, ACCESSORY: completer.accessory_levels_}
         at = {} if condition.kind == "original" else {m: at_quality(v, *condition.level) for m, v in levels.items()}
-        scores = {m: of_genomes(n, at.get(m), precision) for m, n in completed.items()}
+        asked = ways if condition.kind == "known" else {}
+        given = condition.kind != "unknown"
+        scores = {m: of_genomes(n, at.get(m), precision, asked.get(m in levels), given) for m, n in completed.items()}
         for method, frame in scores.items():
             about = {"seed": completer.seed, **named, "condition": condition.name, "method": method}
             worse = frame["f1"].to_numpy() < scores["as-is"]["f1"].to_numpy() - 1e-12
@@ -441,8 +498,9 @@ def _one_seed(
         **{f"{name} genomes": len(part) for name, part in parts.items()},
         **{f"{name} clades": len(np.unique(clades.groups[part])) for name, part in parts.items()},
         "families": len(completer.families_),
-        "epochs": {OURS if m == ours else m: len(history) for m, history in completer.histories_.items()},
+        "epochs": {OURS if m == main else m: len(history) for m, history in completer.histories_.items()},
         "seconds": completer.seconds_,
+        "verdict": getattr(suite[main], "verdict", ""),
         "provenance": provenance(completer.seed),
     }
     return Done(facts, pd.concat(frames, ignore_index=True))

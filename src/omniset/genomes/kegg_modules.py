@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, product
@@ -21,6 +21,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
+from omniset.genomes.calibration import Logistic
 from omniset.genomes.completion import Completion
 from omniset.genomes.formats import normalise, unlike
 from omniset.tables.files import TextFile
@@ -32,6 +33,7 @@ DEEPEST = 50  # parentheses and modules within each other
 MOST = 10_000  # families of a module and of those that it names, as often as they are in them
 REPEATED = 10  # families of a module, at most, that are in it more than once and are taken exactly
 
+Kinds = Float[np.ndarray, "kinds genomes families"]
 Lookup = Callable[[str], Float[np.ndarray, " cases"]]
 
 
@@ -326,14 +328,22 @@ def _rows(path: str | Path) -> Iterator[tuple[int, str, str, str]]:
 class Modules:
     """Modules beside a model's vocabulary.
 
+    Of families that are independent, given what was observed, the probability of a module is a product. They are not: a
+    genome that has a part of a module mostly has the rest. So the product is mapped by a logistic function of two
+    numbers, which are those of these modules in validation genomes.
+
     Args:
         families: The vocabulary.
+        asked: Probabilities, and what is true, of validation genomes. None: products stay as they are.
+
+    Attributes:
+        known: Of each module, how many of its families are in the vocabulary, and how many it has.
 
     Raises:
         ValueError: It has none of the modules' families; each of them needs a module that is not among them.
     """
 
-    def __init__(self, modules: Sequence[Module], families: Sequence[str]) -> None:
+    def __init__(self, modules: Sequence[Module], families: Sequence[str], asked: Kinds | None = None) -> None:
         lacking = {one.name: names for one in modules if (names := [*filter(MODULE.fullmatch, one.families())])}
         self._of_lacking = [
             f"modules: {len(lacking):,} of {len(modules):,} need modules that the file does not have, such as "
@@ -350,6 +360,12 @@ class Modules:
                 f"modules: none of their families is in the model's vocabulary: {unlike(self.needed[0], families[0])}"
             )
         self.sums = {name: np.zeros(len(self.modules)) for name in ("observed", "called", "expected")}
+        of_each = [module.families() for module in self.modules]
+        self.known = [(sum(family in self._position for family in one), len(one)) for one in of_each]
+        self.map = Logistic()
+        if asked is not None and asked.size:
+            found = np.stack([whole for whole, _ in self.complete(asked)], 1)
+            self.map = Logistic.fitted(*found.reshape(2, -1))
 
     def notes(self) -> list[str]:
         """What was found wanting, a sentence each."""
@@ -362,26 +378,41 @@ class Modules:
             "model's vocabulary: they are absent where they were not observed",
         ]
 
-    def table(self, group: Sequence[Completion]) -> pd.DataFrame:
-        """A row per genome and module: probability that it is complete, and whether it is by what was observed and by
-        what is called present; number of steps, likewise; the step that is least probable.
+    def complete(
+        self, kinds: Kinds, unknown: Sequence[Collection[str]] = ()
+    ) -> Iterator[tuple[Float[np.ndarray, "kinds genomes"], Float[np.ndarray, "steps kinds genomes"]]]:
+        """Module by module, the probability that it is complete, and that each step is.
+
+        Args:
+            kinds: Of what a genome has: probabilities, which are mapped, and others, which are not.
+            unknown: Families outside of the vocabulary that each genome has.
         """
-        kinds = np.stack(
-            [[one.probability for one in group], [one.observed for one in group], [one.call for one in group]]
-        ).astype(np.float64)
         columns: dict[str, np.ndarray] = {}
 
         def lookup(family: str) -> Float[np.ndarray, " cases"]:
             if family not in columns:
-                at = self._position.get(family)
-                unknown = np.array([family in one.unknown for one in group], dtype=np.float64)
-                columns[family] = (np.tile(unknown, (3, 1)) if at is None else kinds[:, :, at]).ravel()
+                at, there = self._position.get(family), np.zeros(kinds.shape[:2])
+                there[:] = [family in one for one in unknown] if unknown and at is None else 0
+                columns[family] = (there if at is None else kinds[:, :, at]).ravel()
             return columns[family]
 
+        for module in self.modules:
+            whole, steps = (x.reshape(*x.shape[:-1], *kinds.shape[:2]) for x in module.complete(lookup))
+            whole[0] = self.map(whole[0])
+            yield whole, steps
+
+    def table(self, group: Sequence[Completion]) -> pd.DataFrame:
+        """A row per genome and module: probability that it is complete, and whether it is by what was observed and by
+        what is called present; number of steps, likewise; the step that is least probable, at least as probable as the
+        module; how many families the module has, and how many of these the model knows.
+        """
+        kinds = np.stack(
+            [[one.probability for one in group], [one.observed for one in group], [one.call for one in group]]
+        ).astype(np.float64)
         tables = []
-        for number, module in enumerate(self.modules):
-            complete, steps = (x.reshape(*x.shape[:-1], 3, len(group)) for x in module.complete(lookup))
-            doubtful = steps[:, 0].argmin(0)
+        for number, (complete, steps) in enumerate(self.complete(kinds, [one.unknown for one in group])):
+            module, doubtful = self.modules[number], steps[:, 0].argmin(0)
+            least = np.maximum(steps[doubtful, 0, np.arange(len(group))], complete[0])
             for name, values in zip(("expected", "observed", "called"), complete, strict=True):
                 self.sums[name][number] += values.sum()
             tables.append(
@@ -397,7 +428,9 @@ class Modules:
                         "steps_observed": steps[:, 1].round().sum(0).astype(np.int64),
                         "steps_called": steps[:, 2].round().sum(0).astype(np.int64),
                         "doubtful_step": [module.steps[step].text for step in doubtful],
-                        "doubtful_probability": steps[doubtful, 0, np.arange(len(group))].round(5),
+                        "doubtful_probability": least.round(5),
+                        "families": self.known[number][1],
+                        "families_known": self.known[number][0],
                     }
                 )
             )

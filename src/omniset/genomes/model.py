@@ -5,21 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy.sparse as sp
 import torch
-from jaxtyping import Bool, Float, Float64
+from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor, nn
 
 from omniset.genomes.baselines import Given, Method, PrincipalComponents
-from omniset.genomes.noise import NoiseModel, Observed, cross_entropy
+from omniset.genomes.noise import NoiseModel, Observed, accessory_loss, cross_entropy
 from omniset.genomes.references import NEIGHBOURS, Compared, PerFamily, References, log_odds_of
+from omniset.trials.stacking import Contest
 
 SHARPNESS = (30.0, 60.0, 120.0, 240.0)  # of the attentions at the start, times the number of families
 PARTS = ("neighbours", "likeliest", "components", "context")
 HIDDEN, DROPOUT = 256, 0.1  # of the context
 FACTS = 5  # that the weights depend on, the last of which is 0 for a genome that is completed alone
+FOLDS, CONTESTED = 3, 20_000  # of clades, and pairs at most, by which a mixture and its best part are compared
+FARTHEST, HALVINGS = 5.0, 24  # by which log-odds are moved at most, and steps of the search
+NEVER = -60.0  # of a part that does not count
 RIDGE = 3e-5  # few clades may be kept back: weights of what they do not tell stay near to equal ones
 
 
@@ -99,6 +104,7 @@ class Predictions:
         weights: Of the pairs.
         facts: About the genome.
         present: Whether the family was observed.
+        clades: Number of the genome's.
         hidden: How often the genome lacks it although its organism has it. None: never.
     """
 
@@ -107,7 +113,24 @@ class Predictions:
     weights: Float[Tensor, " pairs"]
     facts: Float[Tensor, "pairs facts"]
     present: Bool[Tensor, " pairs"]
-    hidden: Float[Tensor, " pairs"] | None
+    clades: Int[Tensor, " pairs"]
+    hidden: Float[Tensor, " pairs"] | None = None
+
+    @classmethod
+    def joined(cls, several: Sequence[Predictions]) -> Predictions:
+        columns = zip(*(vars(one).values() for one in several), strict=True)
+        joined: list[Any] = [None if column[0] is None else torch.cat(column) for column in columns]
+        return cls(*joined)
+
+    def of(self, rows: Bool[Tensor, " pairs"]) -> Predictions:
+        """Some of them."""
+        some: list[Any] = [None if column is None else column[rows] for column in vars(self).values()]
+        return Predictions(*some)
+
+    def losses(self, mixture: Float[Tensor, "parameters facts"]) -> Float[Tensor, " pairs"]:
+        """Cross-entropy of what a mixture says."""
+        weights, shift = balance(mixture.to(self.facts), self.facts, self.present)
+        return cross_entropy((weights * self.parts).sum(1) + shift, self.truth, self.hidden)
 
 
 def balance(
@@ -126,33 +149,66 @@ def balance(
     return weights, torch.where(present, torch.zeros_like(shift), shift)
 
 
-def fit_weights(alone: Sequence[Predictions], together: Sequence[Predictions]) -> Float64[Tensor, "parameters facts"]:
+def fit_weights(
+    alone: Sequence[Predictions], together: Sequence[Predictions]
+) -> tuple[Float64[Tensor, "parameters facts"], Contest | None, int]:
     """The mixture of least cross-entropy plus a ridge on all parameters: over genomes that are completed alone; then,
     with all else as it is, what changes with the last fact, over genomes that are completed together, if there are any.
+
+    Where the mixture is worse than its best part by more than noise, on clades that had told neither, it is that part
+    alone: see `omniset.trials.stacking`.
+
+    Returns:
+        The mixture, how it stood beside its best part (None: of too few clades), and which one that is.
     """
-    number = alone[0].parts.shape[1] + 3
-    mixture = _fitted(alone, number, FACTS - 1, lambda free: nn.functional.pad(free, (0, 1)))
+    drawn = Predictions.joined(alone)
+    contest, best = _beside_best(drawn)
+    mixture = _alone(drawn, best) if contest is not None and contest.below else _mixed(drawn)
     if together:
-        mixture = _fitted(together, number, 1, lambda free: torch.cat([mixture[:, :-1], free], 1))
+        of_company = Predictions.joined(together)
+        mixture = _fitted(of_company, len(mixture), 1, lambda free: torch.cat([mixture[:, :-1], free], 1))
+    return mixture, contest, best
+
+
+def _mixed(drawn: Predictions) -> Float64[Tensor, "parameters facts"]:
+    return _fitted(drawn, drawn.parts.shape[1] + 3, FACTS - 1, lambda free: nn.functional.pad(free, (0, 1)))
+
+
+def _alone(drawn: Predictions, part: int) -> Float64[Tensor, "parameters facts"]:
+    """The mixture that is a part as it is."""
+    mixture = torch.zeros(drawn.parts.shape[1] + 3, FACTS, dtype=torch.float64)
+    mixture[:-3, 0] = NEVER
+    mixture[part, 0] = 0
     return mixture
 
 
+def _beside_best(drawn: Predictions) -> tuple[Contest | None, int]:
+    """The mixture and its best part, both chosen on other clades than those on which they are compared."""
+    drawn = drawn.of(torch.arange(len(drawn.truth)) % -(-len(drawn.truth) // CONTESTED) == 0)
+    w, clade = drawn.weights / drawn.weights.sum(), drawn.clades.unique(return_inverse=True)[1]
+    parts = torch.stack([drawn.losses(_alone(drawn, part)) for part in range(drawn.parts.shape[1])])
+    best, number = int((parts @ w).argmin()), int(clade.max()) + 1
+    if number < 2:
+        return None, best
+    alone, mixed = torch.zeros(2, len(w), dtype=torch.float64)
+    for left in (clade % FOLDS == fold for fold in range(min(number, FOLDS))):
+        mixed[left] = drawn.of(left).losses(_mixed(drawn.of(~left)))
+        alone[left] = parts[(parts @ (w * ~left)).argmin(), left]
+    gain = torch.zeros(number, dtype=torch.float64).index_add(0, clade, w * (alone - mixed - w @ (alone - mixed)))
+    noise = (gain.square().sum() * number / (number - 1)).sqrt()
+    return Contest(float(w @ alone), float(w @ mixed), float(noise), {}), best
+
+
 def _fitted(
-    drawn: Sequence[Predictions], parameters: int, facts: int, whole: Callable[[Tensor], Tensor]
+    drawn: Predictions, parameters: int, facts: int, whole: Callable[[Tensor], Tensor]
 ) -> Float64[Tensor, "parameters all_facts"]:
     """The mixture out of parameters that depend on so many facts."""
-    names = ("parts", "truth", "weights", "facts", "present")
-    x, y, w, about, seen = (torch.cat([getattr(some, name) for some in drawn]) for name in names)
-    parts = [some.hidden for some in drawn if some.hidden is not None]
-    hidden = torch.cat(parts) if parts else None
     free = torch.zeros(parameters, facts, dtype=torch.float64, requires_grad=True)
     optimiser = torch.optim.LBFGS([free], max_iter=100, line_search_fn="strong_wolfe")
 
     def closure() -> torch.Tensor:
         optimiser.zero_grad()
-        weights, shift = balance(whole(free), about, seen)
-        log_odds = (weights * x).sum(1) + shift
-        total = (w * cross_entropy(log_odds, y, hidden)).mean() + RIDGE * free.square().sum()
+        total = (drawn.weights * drawn.losses(whole(free))).mean() + RIDGE * free.square().sum()
         total.backward()
         return total
 
@@ -164,16 +220,20 @@ class Mixture(Method):
     """Parts whose log-odds are weighted and shifted; by how much depends on the genome: see `balance` and
     `fit_weights`.
 
-    Args:
-        parts: Their number.
+    Attributes:
+        verdict: How the mixture stands beside its best part, on clades that told neither; empty where it was not asked.
     """
 
+    NAMES: ClassVar[tuple[str, ...]] = PARTS
     mixture: Float[Tensor, "parameters facts"]
+    completeness_weight: Float[Tensor, ""]
     references: References
 
-    def __init__(self, noise: NoiseModel, parts: int) -> None:
+    def __init__(self, noise: NoiseModel) -> None:
         super().__init__(noise)
-        self.register_buffer("mixture", torch.zeros(parts + 3, FACTS))
+        self.verdict = ""
+        self.register_buffer("mixture", torch.zeros(len(self.NAMES) + 3, FACTS))
+        self.register_buffer("completeness_weight", torch.zeros(()))
 
     def parts(
         self, observed: Observed
@@ -184,6 +244,42 @@ class Mixture(Method):
     def of_settled(self, observed: Observed, given: Given) -> tuple[Tensor, Tensor]:
         """`parts` of genomes whose quality is settled."""
         raise NotImplementedError
+
+    def shift(self, observed: Observed, log_odds: PerFamily) -> PerFamily:
+        change, (settled, _) = super().shift(observed, log_odds), self.noise.settle(observed)
+        more = self.of_number(log_odds + change, settled, accessory_loss(self.noise.prevalence))
+        return change + more * observed.present.any(1, keepdim=True)
+
+    def missing(
+        self, log_odds: PerFamily, observed: Observed, detection: Float[Tensor, " families"] | None = None
+    ) -> Float[Tensor, "two genomes"]:
+        """Logarithms of how many families were missed: A, the sum of the probabilities of those that were not observed,
+        and H, what completeness says, Σ p_v m_v / (1 - m_v) over those that were, m_v how often v is neither recovered
+        nor brought in by others.
+        """
+        missed, foreign = self.noise.rates(observed.completeness, observed.contamination, detection)
+        p, missed = log_odds.sigmoid(), missed * (1 - foreign)
+        either = torch.where(observed.present, p * missed / (1 - missed), 0), torch.where(observed.present, 0, p)
+        return torch.stack([some.sum(1) for some in reversed(either)]).clamp(min=1e-3).log()
+
+    @torch.no_grad()
+    def of_number(
+        self, log_odds: PerFamily, observed: Observed, detection: Float[Tensor, " families"] | None = None
+    ) -> PerFamily:
+        """What is added to the log-odds of all families that were not observed, alike, so that A^(1 - w) H^w of them
+        are expected, w the `completeness_weight`. In new clades probabilities are too high, or too low, all together;
+        what completeness says is only as wrong as that is.
+        """
+        if not self.completeness_weight:
+            return torch.zeros_like(log_odds)
+        summed, by_quality = self.missing(log_odds, observed, detection)
+        expected = torch.lerp(summed, by_quality, self.completeness_weight).exp()
+        low, high = (torch.full_like(expected, end) for end in (-FARTHEST, FARTHEST))
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            less = torch.where(observed.present, 0, (log_odds + middle[:, None]).sigmoid()).sum(1) < expected
+            low, high = torch.where(less, middle, low), torch.where(less, high, middle)
+        return torch.where(observed.present, 0, low[:, None])
 
 
 def facts(observed: Observed, compared: Compared) -> Float[Tensor, "genomes facts"]:
@@ -223,7 +319,7 @@ class EvidenceModel(Mixture):
     trained = True
 
     def __init__(self, noise: NoiseModel, references: References, families: int) -> None:
-        super().__init__(noise, len(PARTS))
+        super().__init__(noise)
         self.references = references
         self.neighbours = ReferenceAttention(noise, references, families)
         self.components = PrincipalComponents(noise, families, gain=6.0)
@@ -265,7 +361,7 @@ class EvidenceModel(Mixture):
         near, likeliest, linear, context = weights.unbind(2)
         posterior, prior = (sum(both) / len(both) for both in zip(*self._contexts(observed, given), strict=True))
         believed = near * self._believed(observed) + context * torch.where(observed.present, 1.0, 0.5)
-        return {
+        terms = {
             "neighbours": near * self.neighbours(observed, given, compared),
             "likeliest": likeliest * log_odds_of(compared.likeliest),
             "components": linear * self.components.regress(observed),
@@ -273,6 +369,7 @@ class EvidenceModel(Mixture):
             "evidence": (likeliest + linear + believed) * evidence,
             "shift": shift,
         }
+        return terms | {"shift": shift + self.of_number(sum(terms.values()), observed)}
 
     def of_settled(self, observed: Observed, given: Given) -> tuple[Tensor, Tensor]:
         compared = self.references.compare(observed, self.noise)
@@ -294,8 +391,10 @@ class WithoutNetwork(Mixture):
         model: Whose parts they are.
     """
 
+    NAMES = PARTS[:-1]
+
     def __init__(self, noise: NoiseModel, model: EvidenceModel) -> None:
-        super().__init__(noise, 3)
+        super().__init__(noise)
         self.model = (model,)  # no submodule: its weights are its own
 
     @property
@@ -305,7 +404,8 @@ class WithoutNetwork(Mixture):
     def log_odds(self, observed: Observed, given: Given) -> PerFamily:
         parts, about = self.of_settled(observed, given)
         weights, shift = balance(self.mixture, about[:, None], observed.present)
-        return (parts * weights).sum(2) + shift
+        log_odds = (parts * weights).sum(2) + shift
+        return log_odds + self.of_number(log_odds, observed)
 
     def of_settled(self, observed: Observed, given: Given) -> tuple[Tensor, Tensor]:
         model = self.model[0]

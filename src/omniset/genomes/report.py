@@ -41,7 +41,8 @@ def of_completion(
     totals = {name: int(rows[name].sum()) for name in ("observed", *CHANGES, "unknown_families", "far")}
     headline = [
         ("genomes", len(rows), f"{int((rows['warnings'] != '').sum()):,} with warnings"),
-        *((f"families {c}", totals[c], f"{totals[c] / number:.1f} per genome") for c in CHANGES),
+        ("families added", totals["added"], f"{totals['added'] / number:.1f} per genome"),
+        ("families removed", totals["removed"], f"about {rows['foreign'].sum():,.0f} are foreign"),
         ("far from references", totals["far"], f"{percent(totals['far'] / number)} of the genomes"),
         ("unknown families", totals["unknown_families"], f"beside {totals['observed']:,} that the model knows"),
     ]
@@ -67,10 +68,11 @@ def _genomes(rows: pd.DataFrame) -> Section:
     if len(warned := rows.loc[rows["warnings"] != "", ["genome", "warnings"]]):
         blocks.append(_frame("Genomes with warnings.", warned))
     text = (
-        "Expected: how many families the complete genome should have, the sum of p; of 100 validation genomes at least "
-        "95 had a true number in the interval. Novelty: 1 minus the Jaccard similarity to the nearest reference, "
-        "corrected for what is missing and foreign; far: above that of 95 % of the validation genomes, whose clades "
-        "the model had not seen. Of unknown families, which are not in its vocabulary, nothing is said."
+        "Expected: how many families the complete genome should have, the sum of p; of 100 validation genomes 95 had a "
+        "true number in the interval, which takes the completeness to be right. Novelty: 1 minus the Jaccard "
+        "similarity to the nearest reference, corrected for what is missing and foreign; far: above that of 95 % of "
+        "the validation genomes, whose clades the model had not seen. Of unknown families, which are not in its "
+        "vocabulary, nothing is said."
     )
     return Section("Genomes", text, blocks)
 
@@ -103,10 +105,16 @@ def _changes(cohort: Cohort, changed: pd.DataFrame) -> Section:
 
 def _modules(modules: Modules) -> Section:
     """How many genomes have each module."""
-    sums = [modules.sums[name] for name in ("observed", "called", "expected")]
-    rows = [[m.name, m.title, len(m.steps), *(rounded(of[i], 1) for of in sums)] for i, m in enumerate(modules.modules)]
-    columns = ["module", "name", "steps", "complete as observed", "complete as called", "expected"]
-    text = "A module is complete where all of its steps are; families are independent, given what was observed."
+    sums, rows = [modules.sums[name] for name in ("observed", "called", "expected")], []
+    for i, (module, (known, number)) in enumerate(zip(modules.modules, modules.known, strict=True)):
+        about = [module.name, module.title, len(module.steps), f"{known} of {number}"]
+        rows.append([*about, *(rounded(of[i], 1) for of in sums)])
+    columns = ["module", "name", "steps", "families that the model knows", "complete as observed", "complete as called"]
+    columns.append("expected")
+    text = (
+        "A module is complete where all of its steps are. Probabilities are those of independent families, mapped to "
+        "what they were right in validation genomes. What the model does not know is absent where it was not observed."
+    )
     return Section("Modules", text, [Table("Genomes in which each module is complete.", columns, rows[:ROWS])])
 
 
@@ -138,8 +146,8 @@ def of_fit(run: Run, completer: GenomeCompleter) -> Made:
     weights = "The weights kept are those of the marked epoch."
     text = (
         f"Changes are made from the p on from which {percent(PRECISION)} of them are right, by the lower bound of 90 % "
-        "over validation clades. A size is from expected - below s to expected + above s, s its deviation if families "
-        "were independent."
+        "over validation clades. A size is from expected - below u to expected + above u, u how many families are "
+        "expected to be missing or foreign, and 2."
     )
     diagonal = (
         "On the diagonal probabilities are right; tenths of fewer than 20 pairs of genome and family are left out"
@@ -169,12 +177,14 @@ PARTS: tuple[tuple[str, tuple[str, ...], tuple[str, ...], str], ...] = (
      "genome lacks counts as absent: whole ones tell more."),
     ("Quality known", ("known",), ("auprc_missing", "auprc_foreign", "recall_missing", "f1", "worse"),
      "Families with p of at least 0.5 are called present. as-is calls what was observed: it does nothing."),
-    ("Calibration", ("known", "whole"), ("ece_missing", "ece"),
+    ("Calibration", ("known", "whole"), ("ece_missing", "ece", "ece_modules"),
      f"Of families given 0.8, 80 % should be there. Asked for: below {CALIBRATED:g} among those not observed that have "
-     f"at least 0.1. whole: of genomes that are at least {WHOLE:g} % complete themselves."),
+     f"at least 0.1. whole: of genomes that are at least {WHOLE:g} % complete themselves. Modules are drawn out of "
+     "families that go together; those of other methods are products of probabilities."),
     ("Other losses", LOSSES[1:], ("covered", "missing_error", "auprc_missing", "f1"),
      "Genes lost otherwise than each copy by itself: 20 at a time (runs), rare families more often (accessory), or "
-     f"most of some islands. {measured.ACCESSORY} is ours, told that rare families are lost more often."),
+     f"most of some islands. {measured.ACCESSORY} is ours, told that rare families are lost more often. Intervals of "
+     "sizes are of genes lost one by one, and told, of the last two."),
     ("Quality estimated or unknown", ("estimated", "unknown"), ("f1", "auprc_missing", "ece"),
      "Methods are given a completeness and contamination that is wrong by up to 5 points, or none at all."),
     ("Independent noise", ("original",), ("f1",),
@@ -192,7 +202,7 @@ def of_evaluation(run: Run, evaluation: Evaluation) -> Made:
         conditions += [c for c in evaluation.of_kind("known") if c.level in LOSSY] if kinds == LOSSES[1:] else []
         blocks: list[Block] = [_table(compared, title, score, conditions) for score in scores if conditions]
         sections.append(Section(title, text if blocks else "Not measured.", blocks))
-    splits = evaluation.splits.drop(columns=["epochs", "provenance"]).astype({"seed": str})
+    splits = evaluation.splits.drop(columns=["epochs", "provenance", "verdict"], errors="ignore").astype({"seed": str})
     about = "Trained on the first part, chosen and calibrated on the second, tested once on the third: no clade in two."
     sections.append(Section("How it was tested", about, [_frame("Splits.", splits)]))
     lead = f"{many(len(compared.methods), 'method')} on {many(evaluation.rows['genome'].nunique(), 'genome')} of clades"

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Int8
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 from torch import Tensor, nn
@@ -40,6 +40,7 @@ from omniset.runs import devices
 from omniset.tables.doubts import REFUSED
 from omniset.training.data import Key, Lesson
 from omniset.training.fit import TrainingModule, fit
+from omniset.trials.stacking import in_words
 
 Rows = Int[np.ndarray, " chosen"]  # positions of genomes
 CLUSTERED = 5000  # genomes, at most, whose clades are made by clustering where there is no taxonomy
@@ -373,7 +374,7 @@ def apply_all(
     """Predictions of several methods for the same genomes, see `degraded`.
 
     Args:
-        shift: Keep by how much log-odds change if rare families are lost more often.
+        shift: Keep by how much log-odds of the first method change if rare families are lost more often.
         references: By which novelty is told. None: those of a method that has some.
     """
     for method in methods.values():
@@ -393,7 +394,8 @@ def apply_all(
         if genomes.itself is not None:
             hidden.append(noise.hidden(batch.present, recovery.to(device)).cpu().numpy())
         if shift:
-            shifts.append(noise.shift(batch).cpu().numpy())
+            first = next(iter(methods))
+            shifts.append(methods[first].shift(batch, torch.from_numpy(log_odds[first][-1]).to(device)).cpu().numpy())
         if told is None:
             novelty.append(np.full(len(batch), np.nan, dtype=np.float32))
         else:
@@ -515,14 +517,20 @@ class Suite(nn.Module):
         families: Vocabulary size.
         references: Number of reference genomes.
         names: Out of `MAKERS`; "evidence" before what is made of it.
+        asked: Number of validation genomes of which it is kept what was said, see `calibration.asked`.
     """
 
-    def __init__(self, families: int, references: int, names: Sequence[str]) -> None:
+    said: Int8[Tensor, "asked families"]
+    true: Bool[Tensor, "asked families"]
+
+    def __init__(self, families: int, references: int, names: Sequence[str], asked: int = 0) -> None:
         super().__init__()
         if unknown := [name for name in names if name not in MAKERS]:
             raise ValueError(f"methods must be out of {', '.join(MAKERS)}; got {unknown[0]!r}")
         self.families = families
         self.noise, self.references = NoiseModel(families), References(references, families)
+        for name, dtype in (("said", torch.int8), ("true", torch.bool)):
+            self.register_buffer(name, torch.zeros(asked, families, dtype=dtype))
         self.methods = nn.ModuleDict()
         for name in dict.fromkeys(names):
             self.methods[name] = MAKERS[name](self)
@@ -570,6 +578,7 @@ class Suite(nn.Module):
                 )
             if isinstance(method, Mixture):
                 mix(method, genomes, seed, devices.find(options.device))
+                weigh_completeness(method, genomes, seed, devices.find(options.device))
         self.eval()
         return history
 
@@ -620,8 +629,37 @@ def mix(model: Mixture, genomes: Genomes, seed: int, device: torch.device | str 
         for level, at in zip(QUALITIES, noise, strict=True):
             batches = _together(model, list(degraded(genomes, rows, level, "estimated", at)))
             together += _predictions(model, genomes, rows, batches, each, rng)
-    with torch.no_grad():
-        model.mixture.copy_(fit_weights(alone, together))
+    mixture, contest, best = fit_weights(alone, together)
+    model.mixture.copy_(mixture)
+    if contest is not None:
+        name = model.NAMES[best]
+        both = f"{contest.mixed:.4f} on clades left out, {name}, the best of them, {contest.alone:.4f} alone"
+        model.verdict = in_words({name: 1.0}) if contest.below else f"mixed, the parts have a log loss of {both}"
+
+
+@torch.no_grad()
+def weigh_completeness(model: Mixture, genomes: Genomes, seed: int, device: torch.device | str = "cpu") -> None:
+    """Fit how much completeness counts in how many families are missing, see `Mixture.of_number`, in place: so that in
+    degraded genomes of the validation clades, of which it is known, the logarithms of how many are expected over how
+    many are missing have the least sum of squares over the qualities; clades count alike.
+    """
+    weights, error = torch.linspace(0, 1, 11, device=device)[:, None], torch.zeros(11, device=device)
+    of_clade = torch.from_numpy(genomes.clades.weights(genomes.validation)).to(device)
+    for at, level in enumerate(QUALITIES if len(of_clade) else ()):
+        said, there, first = torch.zeros(11, device=device), torch.tensor(0.5, device=device), 0
+        for some, batch, recovery in degraded(genomes, genomes.validation, level, "known", seed * 1000 + 600 + at):
+            observed, counts = batch.to(device), torch.from_numpy(genomes.counts[some].toarray()).to(device)
+            odds, w = model(observed), of_clade[first : first + len(some)]
+            p, kept = odds.sigmoid() * ~observed.present, torch.ones_like(odds)
+            if genomes.itself is not None:
+                kept = 1 - model.noise.hidden(observed.present, recovery.to(device))
+            summed, by_quality = model.missing(odds, observed)
+            expected = torch.lerp(summed, by_quality, weights).exp() * (p * kept).sum(1) / p.sum(1)
+            said += (w * expected).sum(1)
+            there += (w * ((counts > 0) & ~observed.present).sum(1)).sum()
+            first += len(some)
+        error += (said / there).log().square()
+    model.completeness_weight.copy_(weights[error.argmin(), 0])
 
 
 def _together(model: Mixture, batches: Sequence[Degraded]) -> Iterator[Degraded]:
@@ -655,5 +693,6 @@ def _predictions(
             weights.repeat_interleave(chosen.shape[1]),
             about.repeat_interleave(chosen.shape[1], 0),
             observed.present.cpu().gather(1, chosen).flatten(),
+            torch.from_numpy(genomes.clades.groups[some]).repeat_interleave(chosen.shape[1]),
             hidden,
         )
