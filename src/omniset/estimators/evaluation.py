@@ -193,7 +193,7 @@ def _evaluation(
             part.insert(0, "condition", name)
             part.insert(1, "method", method)
             rows.append(part)
-    return Evaluation(pd.concat(rows, ignore_index=True), classes, resamples, [*model.MIXTURE.SIMPLE])
+    return Evaluation(pd.concat(rows, ignore_index=True), classes, resamples, [*model.mixes.SIMPLE])
 
 
 def _about(

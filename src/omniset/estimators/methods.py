@@ -23,6 +23,7 @@ Outputs = Float64[np.ndarray, "rows classes"] | Float64[np.ndarray, " rows"]
 State = dict[str, np.ndarray]
 
 POOLED, DISTANCES = "pooled features", "distances"  # of `pooling` and of `references`: what a method sees
+ELEMENTS, IN_SETS = "elements", "elements in their sets"  # features; the same beside the pooled features of the set
 
 
 class Method(ABC):
@@ -185,6 +186,20 @@ class PooledForest(Method):
 
     def _restore(self, state: State) -> None:
         self.trees = Trees.restored(state)
+
+
+class ElementForest(PooledForest):
+    """The same on an element's own features, of labels of elements."""
+
+    name = "element-forest"
+    sees = ELEMENTS
+
+
+class ContextForest(PooledForest):
+    """The same on an element's own features and the pooled ones of its set."""
+
+    name = "context-forest"
+    sees = IN_SETS
 
 
 @dataclass

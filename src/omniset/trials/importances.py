@@ -90,25 +90,27 @@ def table_of(
     targets: Sequence[str],
     features: Sequence[Any],
     seed: int = 0,
+    blocks: Shaped[np.ndarray, " sets"] | None = None,
 ) -> pd.DataFrame:
     """Importances of features, target by target, the largest first.
 
     Args:
         increases: Of the loss of each set, each time the feature was exchanged.
-        units: Sets of one unit depend on each other: the null chooses for units, and units are drawn again.
+        units: Sets of one unit depend on each other: units are drawn again.
+        blocks: What the null chooses for, of one or more units. Default: units.
 
     Returns:
         `target`, `feature`; `importance`, the mean over sets; `low` and `high`, its 95 % interval; `p`, the chance of
         so much under the null of `randomised`, adjusted for all features of the target; `threshold`, which the
         importance has to exceed for p < 0.05; `units`, how many there are.
     """
-    resampling = Resampling(units, seed=seed)
-    tables = []
+    resampling, tables = Resampling(units, seed=seed), []
+    of_set = np.unique(units if blocks is None else blocks, return_inverse=True)[1]
     for number, target in enumerate(targets):
         of_sets = increases[:, :, number]
-        of_units = np.zeros((resampling.units, *of_sets.shape[1:]))
-        np.add.at(of_units, resampling.codes, of_sets)
-        tested = randomised(of_units, seed)
+        of_blocks = np.zeros((of_set.max(initial=-1) + 1, *of_sets.shape[1:]))
+        np.add.at(of_blocks, of_set, of_sets)
+        tested = randomised(of_blocks, seed)
         intervals = [resampling.estimate(partial(Draws.mean, values=values)) for values in of_sets.mean(1).T]
         ends = [(interval.value, interval.low, interval.high) for interval in intervals]
         table = pd.DataFrame(ends, columns=["importance", "low", "high"], dtype=np.float64)
