@@ -214,6 +214,8 @@ class SetEstimator(SetModel):
         counts = there * (copies * np.repeat(weights, sets.sizes))[:, None]
         for target, of_class in enumerate(balance or []):
             counts[:, target] *= of_class.numpy()[y[:, target]]
+        if not counts[inputs.rows_of(sets, train)].any(0).all():
+            return  # of some target nothing is known but in sets kept back
         make = partial(ElementMixture, sets.dim, widths, self.classifies)
         simple = ElementMixture.fitted(sets, train, y, counts, classes, self.seed)
         if self.encoder is not None or self.method != AUTO:

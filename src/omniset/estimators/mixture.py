@@ -415,7 +415,7 @@ class ElementMixture(SetMixture):
         said: dict[str, list[np.ndarray]] = {name: [] for name in wanted if name in self.methods}
         for tables in tables_of_elements(group) if said else ():
             for name, parts in said.items():
-                seen = tables.get(self.SIMPLE[name].sees, tables[ELEMENTS])
+                seen = tables.get(self.SIMPLE[name].sees, tables[IN_SETS])
                 columns = [method.predict(seen).reshape(len(seen), -1) for method in self._methods(name)]
                 parts.append(np.concatenate(columns, 1).astype(np.float64))
         answers = {name: np.concatenate(parts) for name, parts in said.items()}
@@ -429,8 +429,8 @@ def tables_of_elements(group: Sequence[StoredSet]) -> Iterator[dict[str, Table]]
     """What simple methods see of elements, set after set; one large set in pieces."""
     of_sets = pooled(group)
     longest, columns = max(map(len, group)), of_sets.shape[1] + group[0].elements.shape[1]
-    size = longest if len(group) > 1 else SEEN // columns
-    for start in range(0, longest, max(size, 1)):
+    size = max(longest if len(group) > 1 else SEEN // columns, 1)
+    for start in range(0, max(longest, 1), size):
         each = [stored.read(start, size)[0].float().numpy() for stored in group]
         elements = np.concatenate(each)
         of_set = np.repeat(of_sets, [len(x) for x in each], 0)
@@ -760,13 +760,8 @@ class MixtureLearner:
         for target, part in enumerate(columns_of_targets(self.widths)):
             each = np.stack([answers[name][rows, part] for name in self.kind.METHODS])
             each, y = each if self.classify else each[..., 0], self.targets[:, target].numpy()[rows]
-            stack = Stack.learned(
-                each,
-                self.kind.target(y, fold_of[rows], self.classify),
-                fold_of[rows],
-                self.weights[rows, target],
-                groups,
-            )
+            of_folds = self.kind.target(each, y, fold_of[rows])
+            stack = Stack.learned(each, of_folds, fold_of[rows], self.weights[rows, target], groups)
             parts.append((stack.weights, stack.powers))
         return [torch.from_numpy(np.stack(of)) for of in zip(*parts, strict=True)]
 

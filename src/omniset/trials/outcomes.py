@@ -121,7 +121,8 @@ def score(outcome: Outcome, name: str, resamples: int = RESAMPLES, seed: int = 0
     measure = outcome.measures[name]
     draws = measure.draws(len(outcome.truth), len(outcome.classes or [0]))
     how: dict[str, Any] = {"share": measure.share, "draws": draws, "within": measure.within}
-    return resampling.estimate(partial(measure.of, outcome), **how)
+    error = None if measure.error is None else partial(measure.error, outcome, None)
+    return resampling.estimate(partial(measure.of, outcome), error=error, **how)
 
 
 def confusion(outcome: Outcome) -> Int[np.ndarray, "classes classes"]:
@@ -224,6 +225,7 @@ class Measure:
         ranks: Every draw is ranked anew.
         pairs: In every draw each row is compared with each other.
         within: The least and the largest value.
+        error: Its standard error in each draw; of two outcomes that of their difference.
     """
 
     formula: Formula
@@ -233,6 +235,7 @@ class Measure:
     ranks: bool = False
     pairs: bool = False
     within: tuple[float, float] = (-np.inf, np.inf)
+    error: Callable[[Outcome, Outcome | None, Draws], Values] | None = None
 
     def of(self, outcome: Outcome, draws: Draws) -> Values:
         """In every draw; NaN where predictions are no numbers."""
@@ -347,6 +350,29 @@ def _r2(outcome: Outcome, weights: Weights) -> Values:
     return 1 - weights @ (truth - predicted) ** 2 / _spread(truth, weights)
 
 
+def _r2_error(mine: Outcome, other: Outcome | None, draws: Draws) -> Values:
+    """Of R2 = (D - E) / D, E and D the sums of squared errors and of squared distances to the mean; or of the
+    difference of two, (E' - E) / D. With weights w_u of units, whose shares of the sums are e_u, d_u and e'_u:
+
+        s^2 = sum_u w_u ((e'_u - e_u - value d_u) / D)^2,      e'_u = d_u where there is no other
+
+    (the infinitesimal jackknife of Jaeckel, 1972).
+    """
+    truth, predicted = mine.numbers
+    y, errors = truth - truth.mean(), np.square(truth - predicted)
+    others = np.zeros(len(y)) if other is None else np.square(truth - other.numbers[1])
+    of_units = np.zeros((draws.weights.shape[1], 5))
+    np.add.at(of_units, draws.codes, np.stack([errors, others, y**2, y, np.ones(len(y))], 1))
+    e, beside, squares, sums, number = of_units.T
+    w = draws.weights
+    mean = (w @ sums / (w @ number))[:, None]
+    d = squares - 2 * mean * sums + mean**2 * number
+    gain = (d if other is None else beside) - e
+    total = (w * d).sum(1, keepdims=True)
+    value = (w * gain).sum(1, keepdims=True) / total
+    return np.sqrt((w * np.square((gain - value * d) / total)).sum(1))
+
+
 def _rmse(outcome: Outcome, weights: Weights) -> Values:
     truth, predicted = outcome.numbers
     return np.sqrt(_mean((truth - predicted) ** 2, weights))
@@ -459,6 +485,7 @@ REGRESSION = {
         _r2,
         "Fraction of the variance explained: 1 is perfect, 0 is as good as predicting the mean.",
         within=(-np.inf, 1.0),
+        error=_r2_error,
     ),
     "RMSE": Measure(_rmse, "Root of the mean squared error, in the unit of the target.", **LOSS),
     "MAE": Measure(_mae, "Mean absolute error, in the unit of the target.", **LOSS),
