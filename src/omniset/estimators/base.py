@@ -34,7 +34,7 @@ from omniset.training.network import SetNetwork
 from omniset.trials.comparison import OURS
 from omniset.trials.stacking import Stack
 
-FEW = 30  # sets below which none are kept back
+FEW, FEW_OF_ELEMENTS = 30, 8  # sets below which none are kept back, of one network, and where elements are labelled
 POOLED = 1 << 28  # numbers up to which sets are pooled for what stands beside one network
 DRAWN = 2048  # elements of a set that a step of a mixture's networks sees
 
@@ -204,19 +204,15 @@ class SetEstimator(SetModel):
     def _mix_elements(self, given: Given, train: Int[np.ndarray, " _"], network: SetNetwork) -> None:
         """Forests beside the network that was named; where none was, mixed with it, as the sets kept back say."""
         sets, widths, kept = given.sets, given.widths, self.validation_
-        classes = [width if self.classifies else None for width in widths]
-        balance = self.class_weights(given.targets[inputs.rows_of(sets, train)], widths)
-        weights = np.ones(len(sets)) if given.weights is None else given.weights
         y = given.targets.double().numpy()
         there = y >= 0 if self.classifies else np.isfinite(y)
         y = np.where(there, y, 0).astype(np.int64 if self.classifies else np.float64)
         copies = np.concatenate([importance.counts_of(sets[i]) for i in range(len(sets))])
-        counts = there * (copies * np.repeat(weights, sets.sizes))[:, None]
-        for target, of_class in enumerate(balance or []):
-            counts[:, target] *= of_class.numpy()[y[:, target]]
+        counts = there * self._counts(given, copies)
         if not counts[inputs.rows_of(sets, train)].any(0).all():
             return  # of some target nothing is known but in sets kept back
         make = partial(ElementMixture, sets.dim, widths, self.classifies)
+        classes = [width if self.classifies else None for width in widths]
         simple = ElementMixture.fitted(sets, train, y, counts, classes, self.seed)
         if self.encoder is not None or self.method != AUTO:
             self.simple_ = make([], simple).eval()
@@ -270,7 +266,8 @@ class SetEstimator(SetModel):
     def _kept_back(self, sets: int) -> float:
         if self.validation_fraction is not None:
             return self.validation_fraction
-        return 0.0 if sets < FEW else max(0.1, min(0.25, FEW / sets))
+        mixes = self.level == "element" and self.encoder is None and self.method == AUTO  # by the sets kept back
+        return 0.0 if sets < (FEW_OF_ELEMENTS if mixes else FEW) else max(0.1, min(0.25, FEW / sets))
 
     def _cross_validated(self, given: Given, learner: MixtureLearner) -> OutOfFold:
         folds = learner.deal()
@@ -342,13 +339,17 @@ class SetEstimator(SetModel):
             self.notes_.append(f"{learner.regime.in_words()}: what is said of how good it is, is of sets left out")
             self._measure_left_out(given)
 
+    def _counts(self, given: Given, copies: Float[np.ndarray, " rows"]) -> Float[np.ndarray, "rows targets"]:
+        """How much each label counts: sample_weight, class_weight, and the multiplicity of an element."""
+        if given.weights is not None:
+            copies = copies * (given.weights if self.level == "set" else np.repeat(given.weights, given.sets.sizes))
+        each = np.repeat(copies[:, None], len(given.widths), 1)
+        for target, of_class in enumerate(self.class_weights(given.targets, given.widths) or []):
+            each[:, target] *= of_class.numpy()[given.targets[:, target].numpy()]
+        return each
+
     def _learner(self, given: Given) -> MixtureLearner:
         sets = given.sets
-        weights = np.ones(len(sets)) if given.weights is None else given.weights
-        each = np.repeat(weights[:, None], len(given.widths), 1)
-        balance = self.class_weights(given.targets, given.widths)
-        for target, of_class in enumerate(balance or []):
-            each[:, target] *= of_class.numpy()[given.targets[:, target].numpy()]
         units = self.MIXTURE.units(given.targets, given.groups)
         if self.folds is None and (self.single is not None or self.alone is not None):
             units = max(units, 2)  # nothing need be left out
@@ -360,7 +361,7 @@ class SetEstimator(SetModel):
             given.targets,
             given.widths,
             self.classifies,
-            each,
+            self._counts(given, np.ones(len(sets))),
             given.groups,
             Regime.of(len(sets), units, *asked),
             lambda: self.build(sets.dim, given.widths),
