@@ -65,7 +65,7 @@ NETWORK = "ust"  # the method that sees elements in the light of others
 STEPS = 300  # of the networks, on few sets
 FEW = 100
 WATCHED = 30  # sets from which on networks stop early
-FAR, NEAR = 5 * 1.4826, 0.95  # median errors beyond which an error is drawn in; the share of errors that never is
+FAR, NEAR = 3 * 1.4826, 0.95  # median errors beyond which an error is drawn in; the share of errors that never is
 LEARNED = 100_000  # labelled elements that simple methods learn from, at most
 SEEN = 1 << 24  # numbers of the elements of one large set that simple methods see at a time
 TOGETHER = 256  # sets that are read at once where nothing is learned, within max_elements
@@ -343,14 +343,15 @@ class SetMixture(nn.Module):
 
 
 def drawn_in(y: Float[np.ndarray, " rows"], each: Float[np.ndarray, "methods rows"]) -> Float64[np.ndarray, " rows"]:
-    """Numbers from which weights are learned, with m the mean of what methods say:
+    """Numbers from which weights are learned, with m the median of what methods say:
 
-        m + clip(y - m, -t, t),      t = the larger of 5 * 1.4826 median |y - m| and the 95 % quantile of |y - m|
+        m + clip(y - m, -t, t),      t = the larger of 3 * 1.4826 median |y - m| and the 95 % quantile of |y - m|
 
-    Of normal errors none is beyond t. Where they have heavy tails, as counts of visits do, squared errors of a few sets
-    would decide all weights, and by chance: a method that learned from one of two outliers is right on the other.
+    Of normal errors hardly one is beyond t. Where they have heavy tails, as counts of visits do, squared errors of a
+    few sets would decide all weights, and by chance: a method that learned from one of two outliers is right on the
+    other.
     """
-    m = each.mean(0, dtype=np.float64)
+    m = np.median(each, 0).astype(np.float64)
     t = max(FAR * float(np.median(np.abs(y - m))), float(np.quantile(np.abs(y - m), NEAR)))
     return m + np.clip(y - m, -t, t)
 
