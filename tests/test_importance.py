@@ -92,6 +92,10 @@ def test_p_is_the_share_of_all_sign_flips_written_out():
     expected = [sum(most >= value - 1e-12 for most in largest) / 128 for value in t([1] * 7)]
     tested = randomised(d[:, None])
     np.testing.assert_array_equal(tested.p, expected)
+    of_folds = randomised(d[:, None], folds=5)  # of what learned from the other four
+    expected = [sum(most >= 0.8 * value - 1e-12 for most in largest) / 128 for value in t([1] * 7)]
+    np.testing.assert_array_equal(of_folds.p, expected)
+    np.testing.assert_allclose(0.8 * of_folds.threshold, tested.threshold)
     assert tested.p[3] == 1
     assert tested.p[4] < 0.05 < tested.p[0]
     bound = sorted(largest)[-7]  # six flips are fewer than 5 % of 128
@@ -162,7 +166,7 @@ def test_the_null_chooses_for_few_sets_of_a_fold_together(monkeypatch):
     """Of two sets each has the values of the other: what one loses by them the other does too."""
     (sets, y), model, seen = random_sets(14), linear_model(), []
     task = model.importance_task(sets, y[:, None], None, 1, 0)
-    tested = lambda increases, seed: seen.append(increases) or randomised(increases, seed)  # noqa: E731
+    tested = lambda increases, *how: seen.append(increases) or randomised(increases, *how)  # noqa: E731
     monkeypatch.setattr("omniset.trials.importances.randomised", tested)
     importance.measured(task, [(model.says, np.arange(2 * k, 2 * k + 2)) for k in range(7)], ["y"])
     importance.measured(task, [(model.says, np.arange(14))], ["y"])

@@ -158,7 +158,8 @@ def measured(task: Task, trials: Sequence[Trial], targets: Sequence[str]) -> pd.
             blocks[rows] = number if few else len(trials) + task.units[rows]
     looked = blocks >= 0
     features = [names[feature] for feature in task.features]
-    return table_of(increases[looked], task.units[looked], targets, features, task.seed, blocks[looked])
+    how: dict[str, Any] = {"seed": task.seed, "blocks": blocks[looked], "folds": len(trials)}
+    return table_of(increases[looked], task.units[looked], targets, features, **how)
 
 
 # ---------------------------------------------------------------------- what is exchanged

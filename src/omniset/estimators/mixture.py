@@ -66,7 +66,7 @@ STEPS = 300  # of the networks, on few sets
 FEW = 100
 WATCHED = 30  # sets from which on networks stop early
 FAR, NEAR = 3 * 1.4826, 0.95  # median errors beyond which an error is drawn in; the share of errors that never is
-LEARNED = 100_000  # labelled elements that simple methods learn from, at most
+LEARNED, ROOM = 100_000, 1 << 27  # labelled elements that simple methods learn from, and numbers of these, at most
 SEEN = 1 << 24  # numbers of the elements of one large set that simple methods see at a time
 TOGETHER = 256  # sets that are read at once where nothing is learned, within max_elements
 
@@ -391,7 +391,8 @@ class ElementMixture(SetMixture):
         """
         rows = rows_of(sets, which)
         labelled = rows[counts[rows].any(1)]
-        rows = np.sort(np.random.default_rng(seed).permutation(labelled)[:LEARNED])
+        most = min(LEARNED, max(ROOM // (10 * sets.dim), 1))
+        rows = np.sort(np.random.default_rng(seed).permutation(labelled)[:most])
         parts = []
         for i in np.unique(np.searchsorted(sets.offsets, rows, side="right") - 1).tolist():
             first, end = np.searchsorted(rows, sets.offsets[i : i + 2])
