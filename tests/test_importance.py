@@ -92,6 +92,10 @@ def test_p_is_the_share_of_all_sign_flips_written_out():
     expected = [sum(most >= value - 1e-12 for most in largest) / 128 for value in t([1] * 7)]
     tested = randomised(d[:, None])
     np.testing.assert_array_equal(tested.p, expected)
+    of_folds = randomised(d[:, None], folds=5)  # of what learned from the other four
+    expected = [sum(most >= 0.8 * value - 1e-12 for most in largest) / 128 for value in t([1] * 7)]
+    np.testing.assert_array_equal(of_folds.p, expected)
+    np.testing.assert_allclose(0.8 * of_folds.threshold, tested.threshold)
     assert tested.p[3] == 1
     assert tested.p[4] < 0.05 < tested.p[0]
     bound = sorted(largest)[-7]  # six flips are fewer than 5 % of 128
@@ -156,6 +160,17 @@ def test_too_few_units_are_said():
     assert in_words(table, "patient") == ["y: no feature can be told from chance: there are only 4 patients"]
     nothing = table_of(np.zeros((31, 1, 1, 2)), np.arange(31), ["y"], ["a", "b"])
     assert "no feature alone matters" in in_words(nothing)[0]
+
+
+def test_the_null_chooses_for_few_sets_of_a_fold_together(monkeypatch):
+    """Of two sets each has the values of the other: what one loses by them the other does too."""
+    (sets, y), model, seen = random_sets(14), linear_model(), []
+    task = model.importance_task(sets, y[:, None], None, 1, 0)
+    tested = lambda increases, *how: seen.append(increases) or randomised(increases, *how)  # noqa: E731
+    monkeypatch.setattr("omniset.trials.importances.randomised", tested)
+    importance.measured(task, [(model.says, np.arange(2 * k, 2 * k + 2)) for k in range(7)], ["y"])
+    importance.measured(task, [(model.says, np.arange(14))], ["y"])
+    assert [increases.shape for increases in seen] == [(7, 1, DIM), (14, 1, DIM)]
 
 
 # ---------------------------------------------------------------------- what is exchanged
@@ -342,19 +357,17 @@ def test_mixtures_of_folds_are_what_was_said_of_sets_left_out(monkeypatch):
     sets, y = random_sets(11)
     given, learn = [], MixtureLearner.learn
     monkeypatch.setattr(MixtureLearner, "learn", lambda *a, **k: given.append(learn(*a, **k)) or given[-1])
-    tiny = {"dim": 4, "depth": 1, "num_heads": 1, "num_inducing": 2, "epochs": 1, "folds": 2, "repeats": 2}
+    tiny = {"dim": 4, "depth": 1, "num_heads": 1, "num_inducing": 2, "epochs": 1, "folds": 3, "repeats": 1}
     model = SetRegressor(**tiny, importance=True, device="cpu", progress=False).fit(sets, y)
     left_out = given[0][1]
-    assert set(left_out.mixtures) == set(product(range(2), range(2)))
-    said = {name: np.zeros((11, 1)) for name in model.MIXTURE.METHODS}
-    for (repeat, fold), mixture in left_out.mixtures.items():
-        held = np.flatnonzero(left_out.folds[repeat] == fold)
-        for name, values in mixture.predictions([sets[int(i)] for i in held], torch.device("cpu"), **READING).items():
-            said[name][held] += values / 2
-        torch.testing.assert_close(mixture.weights, model.network_.weights)
-    for name, values in said.items():
-        mean = left_out.predictions[name].reshape(-1, 11, 1).mean(0)  # over repeats
-        np.testing.assert_allclose(values, mean, rtol=1e-5, atol=1e-6)
+    assert set(left_out.mixtures) == {0, 1, 2}
+    for fold, mixture in left_out.mixtures.items():
+        held = left_out.folds[0] == fold
+        said = mixture.predictions([sets[int(i)] for i in np.flatnonzero(held)], torch.device("cpu"), **READING)
+        for name, values in said.items():
+            np.testing.assert_allclose(values, left_out.predictions[name][held], rtol=1e-5, atol=1e-6)
+        ours = left_out.predictions["omniset"][held]  # by weights that the other folds give
+        np.testing.assert_allclose(mixture.mixed(said), ours, rtol=1e-5, atol=1e-6)
     assert model.out_of_fold_.mixtures == {}  # they are there only while it learns
     assert set(model.importance_["feature"]) == {0, 1, 2}
     assert (model.importance_["units"] == 11).all()

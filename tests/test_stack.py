@@ -387,3 +387,46 @@ def test_patience():
         assert ("val_loss" in model.history_[0]) == (patience is not None)
     assert ends[1] < 12
     assert ends[None] == 12
+
+
+def test_two_outliers_do_not_decide_the_weights():
+    """A method that is right about two outliers and says noise else; of normal errors values stay."""
+    rng = np.random.default_rng(0)
+    y, told, noise = rng.normal(size=(3, 100))
+    y = y + told
+    each = np.stack([np.full(100, y.mean()), told, 2 * noise])
+    assert np.isclose(mixture.drawn_in(y, each), y, rtol=1e-12).mean() >= 0.95
+    y[:2], each[2, :2] = 60, 50
+    m = np.median(each, 0)
+    t = np.median(np.abs(y - m)) * 3 * 1.4826
+    np.testing.assert_allclose(mixture.drawn_in(y, each)[:3], [m[0] + t, m[1] + t, y[2]], rtol=1e-12)
+    folds = np.arange(100)[None] % 5
+    weights, _, ours = NumberMixture.weigh(each, y, folds, np.ones(100), None)
+    assert weights.argmax() == 1
+    assert weights[2] < 0.2
+    assert np.square(ours[2:] - y[2:]).mean() < 1.2 * np.square(told[2:] - y[2:]).mean()
+
+
+@pytest.mark.parametrize("maker", [SetClassifier, SetRegressor])
+def test_labels_of_elements_are_a_forests_where_it_is_better(maker, tmp_path):
+    """The label is of an element's own features: two epochs of a network do not find it."""
+    rng = np.random.default_rng(0)
+    x = [rng.normal(size=(n, 2)).astype(np.float32) for n in rng.integers(5, 15, 60)]
+    y = [np.where(each[:, 0] * each[:, 1] > 0, 1.0, -1.0) for each in x]
+    sizes = {"dim": 4, "num_heads": 2, "depth": 1, "epochs": 2, "progress": False, "device": "cpu"}
+    model = maker(level="element", **sizes).fit(x, [each.astype(int) for each in y])
+    weights = model.network_.weights_of(0)
+    assert weights["element-forest"] > 0.8
+    said = np.concatenate(model.predict(x))
+    assert (np.sign(said) == np.concatenate(y)).mean() > 0.95
+    tables = model.by_method(of(x))
+    assert {*tables} == {OURS, *model.mixes.METHODS}
+    forest = model.network_._methods("element-forest")[0]
+    column = "p_1" if model.classifies else "label"
+    expected = forest.predict(np.concatenate(x)).reshape(len(said), -1)[:, -1]
+    np.testing.assert_allclose(tables["element-forest"][column], expected, rtol=1e-6)
+    model.save(tmp_path)
+    again = maker.load(tmp_path).set_params(max_elements=4, device="cpu")
+    np.testing.assert_allclose(np.concatenate(again.predict(x)), said, rtol=1e-5, atol=1e-6)
+    named = maker("ust", level="element", **sizes).fit(x, [each.astype(int) for each in y])
+    assert {*named.by_method(of(x))} == {OURS, *model.mixes.SIMPLE}

@@ -15,7 +15,16 @@ from torch import Tensor
 
 from omniset.core.sets import Sets
 from omniset.estimators import importance, inputs
-from omniset.estimators.mixture import PRIOR, MixtureLearner, OutOfFold, Regime
+from omniset.estimators.methods import FOLDS
+from omniset.estimators.mixture import (
+    NETWORK,
+    PRIOR,
+    ElementMixture,
+    MixtureLearner,
+    OutOfFold,
+    Regime,
+    columns_of_targets,
+)
 from omniset.estimators.model import SetModel
 from omniset.estimators.options import AUTO, SIZES, SIZES_OF_ONE
 from omniset.options import defaults_of
@@ -23,8 +32,9 @@ from omniset.runs import processes
 from omniset.runs.devices import SMALL_STEP, find, threads_for
 from omniset.training.network import SetNetwork
 from omniset.trials.comparison import OURS
+from omniset.trials.stacking import Stack
 
-FEW = 30  # sets below which none are kept back
+FEW, FEW_OF_ELEMENTS = 30, 8  # sets below which none are kept back, of one network, and where elements are labelled
 POOLED = 1 << 28  # numbers up to which sets are pooled for what stands beside one network
 DRAWN = 2048  # elements of a set that a step of a mixture's networks sees
 
@@ -186,8 +196,44 @@ class SetEstimator(SetModel):
             self.simple_ = learner.simple(train)
             if self.folds is not None:
                 self.out_of_fold_ = self._cross_validated(given, learner)
+        if of_elements:
+            self._mix_elements(given, train, module.network)
         if self.importance:
             self._measure_kept_back(given)
+
+    def _mix_elements(self, given: Given, train: Int[np.ndarray, " _"], network: SetNetwork) -> None:
+        """Forests beside the network that was named; where none was, mixed with it, as the sets kept back say."""
+        sets, widths, kept = given.sets, given.widths, self.validation_
+        y = given.targets.double().numpy()
+        there = y >= 0 if self.classifies else np.isfinite(y)
+        y = np.where(there, y, 0).astype(np.int64 if self.classifies else np.float64)
+        copies = np.concatenate([importance.counts_of(sets[i]) for i in range(len(sets))])
+        counts = there * self._counts(given, copies)
+        if not counts[inputs.rows_of(sets, train)].any(0).all():
+            return  # of some target nothing is known but in sets kept back
+        make = partial(ElementMixture, sets.dim, widths, self.classifies)
+        classes = [width if self.classifies else None for width in widths]
+        simple = ElementMixture.fitted(sets, train, y, counts, classes, self.seed)
+        if self.encoder is not None or self.method != AUTO:
+            self.simple_ = make([], simple).eval()
+            return
+        self.network_ = mixture = make([network], simple).eval()
+        mixture.weights[:, ElementMixture.METHODS.index(NETWORK)] = 1
+        groups = np.arange(len(sets)) if given.groups is None else np.unique(given.groups, return_inverse=True)[1]
+        if len(np.unique(groups[kept])) < 2:
+            return
+        rows, unit = inputs.rows_of(sets, kept), np.repeat(groups[kept], sets.sizes[kept])
+        said = [mixture.predictions(g, find(self.device), **self.reading()) for g in self._grouped(sets[kept])]
+        for target, part in enumerate(columns_of_targets(widths)):
+            each = np.stack([np.concatenate([one[name][:, part] for one in said]) for name in mixture.METHODS])
+            truth, of_row = y[rows, target], counts[rows, target]
+            if not of_row.any():
+                continue
+            folds = inputs.folds_of(truth, FOLDS, self.seed, unit)
+            each = each if self.classifies else each[..., 0]
+            stack = Stack.learned(each, mixture.target(each, truth, folds), folds, of_row, unit)
+            mixture.weights[target], mixture.powers[target] = map(torch.from_numpy, (stack.weights, stack.powers))
+        self.notes_[-1:-1] = mixture.in_words(self.targets_)  # what was kept back is said last
 
     def _module(self, network: SetNetwork, class_weights: list[Tensor] | None, data: int) -> Any:
         """What is trained. A checkpoint of it can be resumed with the same options and data only."""
@@ -220,7 +266,8 @@ class SetEstimator(SetModel):
     def _kept_back(self, sets: int) -> float:
         if self.validation_fraction is not None:
             return self.validation_fraction
-        return 0.0 if sets < FEW else max(0.1, min(0.25, FEW / sets))
+        mixes = self.level == "element" and self.encoder is None and self.method == AUTO  # by the sets kept back
+        return 0.0 if sets < (FEW_OF_ELEMENTS if mixes else FEW) else max(0.1, min(0.25, FEW / sets))
 
     def _cross_validated(self, given: Given, learner: MixtureLearner) -> OutOfFold:
         folds = learner.deal()
@@ -292,13 +339,17 @@ class SetEstimator(SetModel):
             self.notes_.append(f"{learner.regime.in_words()}: what is said of how good it is, is of sets left out")
             self._measure_left_out(given)
 
+    def _counts(self, given: Given, copies: Float[np.ndarray, " rows"]) -> Float[np.ndarray, "rows targets"]:
+        """How much each label counts: sample_weight, class_weight, and the multiplicity of an element."""
+        if given.weights is not None:
+            copies = copies * (given.weights if self.level == "set" else np.repeat(given.weights, given.sets.sizes))
+        each = np.repeat(copies[:, None], len(given.widths), 1)
+        for target, of_class in enumerate(self.class_weights(given.targets, given.widths) or []):
+            each[:, target] *= of_class.numpy()[given.targets[:, target].numpy()]
+        return each
+
     def _learner(self, given: Given) -> MixtureLearner:
         sets = given.sets
-        weights = np.ones(len(sets)) if given.weights is None else given.weights
-        each = np.repeat(weights[:, None], len(given.widths), 1)
-        balance = self.class_weights(given.targets, given.widths)
-        for target, of_class in enumerate(balance or []):
-            each[:, target] *= of_class.numpy()[given.targets[:, target].numpy()]
         units = self.MIXTURE.units(given.targets, given.groups)
         if self.folds is None and (self.single is not None or self.alone is not None):
             units = max(units, 2)  # nothing need be left out
@@ -310,7 +361,7 @@ class SetEstimator(SetModel):
             given.targets,
             given.widths,
             self.classifies,
-            each,
+            self._counts(given, np.ones(len(sets))),
             given.groups,
             Regime.of(len(sets), units, *asked),
             lambda: self.build(sets.dim, given.widths),
@@ -331,8 +382,8 @@ class SetEstimator(SetModel):
     def _measure_left_out(self, given: Given) -> None:
         """By the methods of each fold on the sets that it left out, where that was asked for or is cheap.
 
-        The methods have not seen the sets of the fold, but their weights are those of the whole, a few numbers that all
-        sets have decided. Each set is left out by as many mixtures as the sets were dealt to folds.
+        Neither methods nor weights have seen the sets of the fold. The folds are those of the first dealing: where a
+        set is left out twice, its own values would be looked at twice, and those of each other set once.
         """
         sets, left_out = given.sets, self.out_of_fold_
         if self.importance is None and not importance.wanted(None, sets):
@@ -343,11 +394,10 @@ class SetEstimator(SetModel):
         if left_out is None or not left_out.mixtures:
             return
         trials: list[importance.Trial] = [
-            (partial(self._said_by, mixture), np.flatnonzero(left_out.folds[repeat] == fold))
-            for (repeat, fold), mixture in left_out.mixtures.items()
+            (partial(self._said_by, mixture), np.flatnonzero(left_out.folds[0] == fold))
+            for fold, mixture in left_out.mixtures.items()
         ]
-        repeats = -(-importance.exchanges(sets) // len(left_out.folds))
-        self._measure(given, left_out.predictions[OURS], trials, repeats)
+        self._measure(given, left_out.predictions[OURS], trials, importance.exchanges(sets))
         self.out_of_fold_ = OutOfFold(left_out.folds, left_out.predictions)
 
     def _measure_kept_back(self, given: Given) -> None:

@@ -77,13 +77,18 @@ class Evaluation:
         rows = max(self.rows.groupby(["condition", "method"]).size(), default=0)
         columns = max((len(c) for c in (self.classes or {}).values()), default=1)
         scores = [
-            Score(name, name, m.larger, m.share, partial(self._measured, m), m.draws(rows, columns), m.within)
+            Score(name, name, m.larger, m.share, partial(self._measured, m), m.draws(rows, columns), m.within, error)
             for name, m in names.items()
+            for error in (None if m.error is None else partial(self._error, m),)
         ]
         keys = [name for name in ("set", "element") if name in self.rows]
         aims = [Aim(target, scores[0].name) for target in self.targets]
         how: dict[str, Any] = {"resamples": self.resamples, "learned": self.left_out}
         return Comparison(self.rows, scores, self.unit, self.unit, keys, self.baselines, aims, **how)
+
+    def _error(self, measure: Measure, mine: pd.DataFrame, other: pd.DataFrame | None, draws: Draws) -> Values:
+        assert measure.error is not None
+        return measure.error(self._outcome(mine), None if other is None else self._outcome(other), draws)
 
     def _measured(self, measure: Measure, rows: pd.DataFrame, draws: Draws) -> Values:
         for known, outcome in self._last:  # a formula is asked for the same rows, some draws at a time
@@ -193,7 +198,7 @@ def _evaluation(
             part.insert(0, "condition", name)
             part.insert(1, "method", method)
             rows.append(part)
-    return Evaluation(pd.concat(rows, ignore_index=True), classes, resamples, [*model.MIXTURE.SIMPLE])
+    return Evaluation(pd.concat(rows, ignore_index=True), classes, resamples, [*model.mixes.SIMPLE])
 
 
 def _about(

@@ -43,6 +43,7 @@ from omniset.runs.progress import Progress
 from omniset.trials.importances import table_of
 
 REPEATS = 5
+FEW = 8  # units in a trial, below which the null chooses for all of them together
 READ = 1 << 28  # numbers that are read anew, over all features, up to which values are exchanged more than once
 READ_AT_ONCE = 1 << 22  # numbers of one set
 NUMBERS = 1 << 24  # in some features of some sets, that are held at once
@@ -125,12 +126,16 @@ def exchanges(sets: Sets, share: float = 1.0) -> int:
 
 
 def measured(task: Task, trials: Sequence[Trial], targets: Sequence[str]) -> pd.DataFrame:
-    """The table of importances: of each set the mean over the trials in which it was."""
+    """The table of importances, each set in one trial at most.
+
+    The null chooses for units, but for all of a trial together where these are fewer than 8: there what one unit loses
+    another gains, as each has the values of the other.
+    """
     sets, names = task.sets, task.sets.features or [*range(task.sets.dim)]
     others = min(len(np.unique(task.units[task.donors(rows)])) for _, rows in trials) - 1
     repeats = max(min(task.repeats, others), 1)
     increases = np.zeros((len(sets), repeats, len(targets), len(task.features)))
-    times = np.zeros(len(sets))
+    blocks = np.full(len(sets), -1)
     steps = repeats * len(task.features) * sum(len(rows) for _, rows in trials)
     with Progress("importance of features", steps, task.progress, "sets") as progress:
         done = 0
@@ -146,13 +151,15 @@ def measured(task: Task, trials: Sequence[Trial], targets: Sequence[str]) -> pd.
                     for place, exchanged in _exchanged(task, donors, group, [*seed, repeat]):
                         if exchanged is not None:
                             increase = task.losses(says(exchanged), group) - losses
-                            increases[group, repeat, :, place] += increase
+                            increases[group, repeat, :, place] = increase
                         done += len(group)
                         progress.at(done)
-            times[rows] += 1
-    looked = times > 0
-    means = increases[looked] / times[looked, None, None, None]
-    return table_of(means, task.units[looked], targets, [names[feature] for feature in task.features], task.seed)
+            few = len(np.unique(task.units[rows])) < FEW
+            blocks[rows] = number if few else len(trials) + task.units[rows]
+    looked = blocks >= 0
+    features = [names[feature] for feature in task.features]
+    how: dict[str, Any] = {"seed": task.seed, "blocks": blocks[looked], "folds": len(trials)}
+    return table_of(increases[looked], task.units[looked], targets, features, **how)
 
 
 # ---------------------------------------------------------------------- what is exchanged
@@ -215,17 +222,17 @@ def donors_of(
 ) -> list[dict[int, int]]:
     """Each time the donor of each of the sets `there`; all others keep their values.
 
-    Their units stand in a circle, in random order. The donors of the r-th time are the sets of the unit r places
-    further, in random order, again from the first where they are fewer. Repeats are fewer than units, so that all
-    donors of a set are of different units, and none of its own.
+    Their units stand in a circle, in random order. The donors of a time are the sets of the unit so many places
+    further, another random number each time, in random order, again from the first where they are fewer. Repeats are
+    fewer than units, so that all donors of a set are of different units, and none of its own.
     """
     there = there[np.argsort(ranks[there], kind="stable")]
     _, unit = np.unique(units[there], return_inverse=True)
     drawn = rng.permutation(len(there))
     members = np.split(there[drawn[np.argsort(unit[drawn], kind="stable")]], np.cumsum(np.bincount(unit))[:-1])
     circle, donors = rng.permutation(len(members)), []
-    for repeat in range(repeats):
-        pairs = zip(circle, np.roll(circle, -repeat - 1), strict=True)
+    for places in 1 + rng.permutation(len(members) - 1)[:repeats]:
+        pairs = zip(circle, np.roll(circle, -places), strict=True)
         given = [(members[one], np.resize(members[further], len(members[one]))) for one, further in pairs]
         donors.append({int(i): int(j) for mine, theirs in given for i, j in zip(mine, theirs, strict=True)})
     return donors

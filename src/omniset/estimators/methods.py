@@ -23,6 +23,7 @@ Outputs = Float64[np.ndarray, "rows classes"] | Float64[np.ndarray, " rows"]
 State = dict[str, np.ndarray]
 
 POOLED, DISTANCES = "pooled features", "distances"  # of `pooling` and of `references`: what a method sees
+ELEMENTS, IN_SETS = "elements", "elements in their sets"  # features; the same beside the pooled features of the set
 
 
 class Method(ABC):
@@ -139,6 +140,7 @@ class Prior(Method):
 # ---------------------------------------------------------------------- forest
 
 TREES = 300
+LEAF = 3  # rows of a leaf, of numbers
 SAMPLED = 10_000  # rows that a tree sees at most
 ROWS_AND_TREES = 1 << 15  # that go down at once, so that a cache holds where they are
 CHECKED = 64  # rows
@@ -146,7 +148,8 @@ CHECKED = 64  # rows
 
 class PooledForest(Method):
     """Extremely randomised trees (Geurts, Ernst and Wehenkel, 2006): 300, grown out, as many columns per split as the
-    root of their number. Of more than 10,000 rows each tree sees 10,000, drawn with replacement.
+    root of their number; of numbers a leaf has at least 3 rows, as a single one may be an outlier. Of more than 10,000
+    rows each tree sees 10,000, drawn with replacement.
     """
 
     name = "pooled-forest"
@@ -168,13 +171,15 @@ class PooledForest(Method):
         from sklearn import tree
 
         maker: Any = tree.ExtraTreeRegressor if self.classes is None else tree.ExtraTreeClassifier
+        leaf = LEAF if self.classes is None else 1
         seeds = np.random.RandomState(seed)
         for _ in range(TREES):
             state = seeds.randint(np.iinfo(np.int32).max)
             if len(x) > SAMPLED:
                 drawn = np.random.RandomState(state).choice(len(x), SAMPLED, p=w / w.sum())
                 counts = np.bincount(drawn, minlength=len(x)).astype(np.float64)
-            yield maker(max_features="sqrt", random_state=state).fit(x, y, w if len(x) <= SAMPLED else counts)
+            how: dict[str, Any] = {"max_features": "sqrt", "min_samples_leaf": leaf, "random_state": state}
+            yield maker(**how).fit(x, y, w if len(x) <= SAMPLED else counts)
 
     def _predict(self, x: Table) -> Outputs:
         out = self.trees.means(x, self.classes or 1)
@@ -185,6 +190,20 @@ class PooledForest(Method):
 
     def _restore(self, state: State) -> None:
         self.trees = Trees.restored(state)
+
+
+class ElementForest(PooledForest):
+    """The same on an element's own features, of labels of elements."""
+
+    name = "element-forest"
+    sees = ELEMENTS
+
+
+class ContextForest(PooledForest):
+    """The same on an element's own features and the pooled ones of its set."""
+
+    name = "context-forest"
+    sees = IN_SETS
 
 
 @dataclass

@@ -17,7 +17,7 @@ the networks are those of the folds.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -35,10 +35,24 @@ from omniset.core.sources import Source, source_of
 from omniset.estimators import ensembles
 from omniset.estimators.distances import References, Sample, samples_of, seen_of
 from omniset.estimators.ensembles import EnsembleBatches, EnsembleModule
-from omniset.estimators.inputs import batch_of, folds_of
-from omniset.estimators.methods import DISTANCES, POOLED, DissimilarityLinear, Method, PooledForest, PooledLinear, Prior
+from omniset.estimators.inputs import batch_of, folds_of, rows_of
+from omniset.estimators.methods import (
+    DISTANCES,
+    ELEMENTS,
+    IN_SETS,
+    POOLED,
+    ContextForest,
+    DissimilarityLinear,
+    ElementForest,
+    Method,
+    PooledForest,
+    PooledLinear,
+    Prior,
+    Table,
+)
 from omniset.estimators.pooling import pooled, spread_of
 from omniset.runs.console import telling
+from omniset.runs.finite import require_finite_outputs
 from omniset.runs.progress import Progress
 from omniset.training import schema
 from omniset.training.ensemble import Ensemble
@@ -51,6 +65,9 @@ NETWORK = "ust"  # the method that sees elements in the light of others
 STEPS = 300  # of the networks, on few sets
 FEW = 100
 WATCHED = 30  # sets from which on networks stop early
+FAR, NEAR = 3 * 1.4826, 0.95  # median errors beyond which an error is drawn in; the share of errors that never is
+LEARNED, ROOM = 100_000, 1 << 27  # labelled elements that simple methods learn from, and numbers of these, at most
+SEEN = 1 << 24  # numbers of the elements of one large set that simple methods see at a time
 TOGETHER = 256  # sets that are read at once where nothing is learned, within max_elements
 
 SHAPES = schema.whole(
@@ -297,13 +314,15 @@ class SetMixture(nn.Module):
         return not bool((targets == targets[0]).all(0).any())
 
     @classmethod
-    def target(cls, y: Shaped[np.ndarray, " rows"], strata: Int[np.ndarray, " rows"], classify: bool) -> Target:
-        """What was true of some sets.
+    def target(
+        cls, each: Float[np.ndarray, "methods ..."], y: Shaped[np.ndarray, " rows"], strata: Int[np.ndarray, " rows"]
+    ) -> Target:
+        """What was true of some sets, of which methods say `each`.
 
         Args:
             strata: The folds in which risks are compared.
         """
-        return Classes(y) if classify else Numbers(y)
+        return Classes(y) if each.ndim == 3 else Numbers(drawn_in(y, each))
 
     @classmethod
     def weigh(
@@ -317,10 +336,24 @@ class SetMixture(nn.Module):
         """Weights and powers of methods, from what they say of sets left out; and what the mixture that is learned on
         the other folds says of the sets of each, the mean over repeats.
         """
-        target, first = cls.target(y, folds[0], each.ndim == 3), folds[0]
+        target, first = cls.target(each, y, folds[0]), folds[0]
         ours = [cross_fitted(each, target, fold_of, first, weights, groups) for fold_of in folds]
         stack = Stack.learned(each, target, first, weights, groups)
         return stack.weights, stack.powers, np.mean(ours, 0)
+
+
+def drawn_in(y: Float[np.ndarray, " rows"], each: Float[np.ndarray, "methods rows"]) -> Float64[np.ndarray, " rows"]:
+    """Numbers from which weights are learned, with m the median of what methods say:
+
+        m + clip(y - m, -t, t),      t = the larger of 3 * 1.4826 median |y - m| and the 95 % quantile of |y - m|
+
+    Of normal errors hardly one is beyond t. Where they have heavy tails, as counts of visits do, squared errors of a
+    few sets would decide all weights, and by chance: a method that learned from one of two outliers is right on the
+    other.
+    """
+    m = np.median(each, 0).astype(np.float64)
+    t = max(FAR * float(np.median(np.abs(y - m))), float(np.quantile(np.abs(y - m), NEAR)))
+    return m + np.clip(y - m, -t, t)
 
 
 class NumberMixture(SetMixture):
@@ -330,6 +363,80 @@ class NumberMixture(SetMixture):
         method.name: method for method in (Prior, PooledLinear, PooledForest, DissimilarityLinear)
     }
     METHODS: ClassVar[Sequence[str]] = (*SIMPLE, NETWORK)
+
+
+class ElementMixture(SetMixture):
+    """Of labels of elements: forests on the features of an element, alone and in the light of its set, and one network.
+
+    The network learns as one alone does, beside sets kept back, and so do the forests; weights come from these sets.
+    """
+
+    SIMPLE: ClassVar[Mapping[str, type[Method]]] = {m.name: m for m in (Prior, ElementForest, ContextForest)}
+    METHODS: ClassVar[Sequence[str]] = (*SIMPLE, NETWORK)
+
+    @classmethod
+    def fitted(
+        cls,
+        sets: Sets,
+        which: Int[np.ndarray, " chosen"],
+        targets: Shaped[np.ndarray, "rows targets"],
+        counts: Float[np.ndarray, "rows targets"],
+        classes: Sequence[int | None],
+        seed: int,
+    ) -> Simple:
+        """The simple methods, fitted to the elements of some sets.
+
+        Args:
+            counts: How much each element counts, 0 where it has no label.
+        """
+        rows = rows_of(sets, which)
+        labelled = rows[counts[rows].any(1)]
+        most = min(LEARNED, max(ROOM // (10 * sets.dim), 1))
+        rows = np.sort(np.random.default_rng(seed).permutation(labelled)[:most])
+        parts = []
+        for i in np.unique(np.searchsorted(sets.offsets, rows, side="right") - 1).tolist():
+            first, end = np.searchsorted(rows, sets.offsets[i : i + 2])
+            whole = np.concatenate([tables[IN_SETS] for tables in tables_of_elements([sets[i]])])
+            parts.append(whole[rows[first:end] - sets.offsets[i]])
+        table = np.concatenate(parts)
+        seen = {IN_SETS: table, ELEMENTS: table[:, : sets.dim]}
+        fitted: dict[str, list[Arrays]] = {}
+        for name, method in cls.SIMPLE.items():
+            each = [
+                method(k).fit(seen.get(method.sees, table), y, w, seed)
+                for k, y, w in zip(classes, targets[rows].T, counts[rows].T, strict=True)
+            ]
+            fitted[name] = [Arrays.of(one.state()) for one in each]
+        return Simple(fitted, Arrays({}))
+
+    def predictions(
+        self, group: Sequence[StoredSet], device: torch.device, methods: Sequence[str] | None = None, **reading: Any
+    ) -> Predictions:
+        """What methods say of the elements of some sets, one set after the other."""
+        wanted = [name for name in self.METHODS if methods is None or name in methods]
+        said: dict[str, list[np.ndarray]] = {name: [] for name in wanted if name in self.methods}
+        for tables in tables_of_elements(group) if said else ():
+            for name, parts in said.items():
+                seen = tables.get(self.SIMPLE[name].sees, tables[IN_SETS])
+                columns = [method.predict(seen).reshape(len(seen), -1) for method in self._methods(name)]
+                parts.append(np.concatenate(columns, 1).astype(np.float64))
+        answers = {name: np.concatenate(parts) for name, parts in said.items()}
+        networks: Any = [*self.networks] if NETWORK in wanted else []
+        for network in networks:
+            answers[NETWORK] = probable(network, torch.cat([*outputs_of(network, group, device, **reading)]))
+        return answers
+
+
+def tables_of_elements(group: Sequence[StoredSet]) -> Iterator[dict[str, Table]]:
+    """What simple methods see of elements, set after set; one large set in pieces."""
+    of_sets = pooled(group)
+    longest, columns = max(map(len, group)), of_sets.shape[1] + group[0].elements.shape[1]
+    size = max(longest if len(group) > 1 else SEEN // columns, 1)
+    for start in range(0, max(longest, 1), size):
+        each = [stored.read(start, size)[0].float().numpy() for stored in group]
+        elements = np.concatenate(each)
+        of_set = np.repeat(of_sets, [len(x) for x in each], 0)
+        yield {ELEMENTS: elements, IN_SETS: np.concatenate([elements, of_set], 1)}
 
 
 def columns_of_targets(widths: Sequence[int]) -> list[slice]:
@@ -356,11 +463,47 @@ def ensemble_outputs(
             else:
                 out = network(source.to(device), shard_size=shard_size, **options).cpu()
             network.to("cpu")
-            if max(network.widths) == 1:
-                each.append(network.targets.undo(out).double().numpy())
-            else:
-                each.append(torch.cat([part.double().softmax(1) for part in network.split(out)], 1).numpy())
+            each.append(probable(network, out))
     return np.stack(each)
+
+
+def probable(network: SetNetwork, out: Float[Tensor, "rows outputs"]) -> Float64[np.ndarray, "rows outputs"]:
+    """Outputs of a network as probabilities, or numbers in their own units."""
+    if max(network.widths) == 1:
+        return network.targets.undo(out).double().numpy()
+    return torch.cat([part.double().softmax(1) for part in network.split(out)], 1).numpy()
+
+
+def outputs_of(
+    network: SetNetwork,
+    group: Sequence[StoredSet],
+    device: torch.device,
+    max_elements: int,
+    shard_size: int | None = None,
+    **options: Any,
+) -> Iterator[Float[Tensor, "rows outputs"]]:
+    """The outputs of one network on some sets, or on their elements: of those of a large set several in a row.
+
+    Raises:
+        ValueError: They are no numbers.
+    """
+    source = source_of([*group], max_elements, shard_size)
+    network = network.to(device).eval()
+    names = [stored.name for stored in group]
+    with torch.no_grad():
+        if isinstance(source, Source) and network.of_elements:
+            for shard in network.encoder(source, shard_size=None, **options).elements:
+                out = network.head(shard.elements[0]).cpu()
+                require_finite_outputs(out[None], names, "set")
+                yield out
+            return
+        if isinstance(source, Source):
+            out = network.of_large(source, shard_size=shard_size, **options)
+        else:
+            out = network(source.to(device), shard_size=shard_size, **options)
+        require_finite_outputs(out, names, "set")
+        out = out.cpu()
+        yield torch.cat([out[i, : len(s)] for i, s in enumerate(group)]) if network.of_elements else out
 
 
 # ---------------------------------------------------------------------- how it learns
@@ -432,13 +575,13 @@ class OutOfFold:
             relative risks; the mean over repeats, in each of which the set was left out. The weights that ours takes
             for a fold are learned on the others. Risks are compared within the folds of the first repeat
             (`omniset.estimators.survival`).
-        mixtures: Of each repeat and fold, where they were asked for: the methods that have not seen the sets of the
-            fold, with the weights of the whole.
+        mixtures: Of each fold of the first repeat, where they were asked for: the methods that have not seen its sets,
+            with the weights that the other sets give.
     """
 
     folds: Int[np.ndarray, "repeats sets"]
     predictions: Mapping[str, Float64[np.ndarray, "sets outputs"]]
-    mixtures: Mapping[Fold, SetMixture] = field(default_factory=dict, repr=False)
+    mixtures: Mapping[int, SetMixture] = field(default_factory=dict, repr=False)
 
 
 @dataclass
@@ -481,7 +624,7 @@ class MixtureLearner:
             optimiser: learning_rate and weight_decay; and the fingerprint of the run.
         """
         folds, simple = self.deal(), [*self.kind.SIMPLE]
-        of_folds: dict[Fold, Simple] = {}
+        of_folds: dict[int, Simple] = {}
         answers = self.left_out(simple, folds, of_folds)
         ensemble = _Ensemble(self, folds)
         telling(self.progress)(f"{NETWORK}: {len(ensemble.networks)} small networks learn together")
@@ -492,7 +635,8 @@ class MixtureLearner:
         mixtures = [self._weighed(answers, folds, target) for target in range(len(self.widths))]
         weights = [torch.from_numpy(np.stack(parts)) for parts in zip(*mixtures, strict=True)]
         by_fold = {
-            at: self._mixture(ensemble.of_fold(at), of_folds[at], *weights) for at in (of_folds if self.keep else ())
+            fold: self._mixture(ensemble.of_fold((0, fold)), simple, *self._without(answers, folds[0], fold))
+            for fold, simple in of_folds.items()
         }
         whole = self._mixture(ensemble.networks, self._fit_simple(simple, np.arange(len(self.sets))), *weights)
         return whole, OutOfFold(folds, answers, by_fold), history
@@ -507,10 +651,9 @@ class MixtureLearner:
         if self.kind.units(self.targets, self.groups) < 2:
             return mixture, None
         folds = self.deal()
-        of_folds: dict[Fold, Simple] = {}
+        of_folds: dict[int, Simple] = {}
         answers = self.left_out(names, folds, of_folds)
-        kept = of_folds if self.keep else {}
-        by_fold = {at: self._mixture([], simple, mixture.weights, mixture.powers) for at, simple in kept.items()}
+        by_fold = {at: self._mixture([], simple, mixture.weights, mixture.powers) for at, simple in of_folds.items()}
         return mixture, OutOfFold(folds, {OURS: answers.pop(name), **answers}, by_fold)
 
     def simple(self, rows: Int[np.ndarray, " rows"]) -> SetMixture:
@@ -523,9 +666,11 @@ class MixtureLearner:
         return np.stack([folds_of(stratum, self.regime.folds, seed, self.groups) for seed in seeds])
 
     def left_out(
-        self, names: Sequence[str], folds: Int[np.ndarray, "repeats sets"], of_folds: dict[Fold, Simple] | None = None
+        self, names: Sequence[str], folds: Int[np.ndarray, "repeats sets"], of_folds: dict[int, Simple] | None = None
     ) -> Predictions:
-        """What simple methods say of sets left out; into `of_folds`, the methods of each repeat and fold."""
+        """What simple methods say of sets left out; into `of_folds`, the methods of each fold of the first repeat,
+        where they are kept.
+        """
         answers = {name: np.zeros((len(self.sets), sum(self.widths))) for name in names}
         steps = len(names) * len(self.widths) * int((folds.max(1) + 1).sum())
         with Progress("simple methods", steps, self.progress, "fits") as progress:
@@ -545,8 +690,8 @@ class MixtureLearner:
                                 fitted[name].append(Arrays.of(method.state()))
                             done += 1
                             progress.at(done)
-                    if of_folds is not None and self.keep:
-                        of_folds[repeat, fold] = Simple(fitted, Arrays.of(references.state()))
+                    if of_folds is not None and self.keep and not repeat:
+                        of_folds[fold] = Simple(fitted, Arrays.of(references.state()))
         return answers
 
     @cached_property
@@ -609,6 +754,18 @@ class MixtureLearner:
         weights, powers, ours = self.kind.weigh(each, y, folds, counts, self.groups)
         answers.setdefault(OURS, np.zeros_like(answers[PRIOR]))[:, part] = ours.reshape(len(y), -1)
         return weights, powers
+
+    def _without(self, answers: Predictions, fold_of: Int[np.ndarray, " sets"], fold: int) -> list[Tensor]:
+        """Weights and powers that the sets of all other folds give."""
+        rows, parts = fold_of != fold, []
+        groups = None if self.groups is None else self.groups[rows]
+        for target, part in enumerate(columns_of_targets(self.widths)):
+            each = np.stack([answers[name][rows, part] for name in self.kind.METHODS])
+            each, y = each if self.classify else each[..., 0], self.targets[:, target].numpy()[rows]
+            of_folds = self.kind.target(each, y, fold_of[rows])
+            stack = Stack.learned(each, of_folds, fold_of[rows], self.weights[rows, target], groups)
+            parts.append((stack.weights, stack.powers))
+        return [torch.from_numpy(np.stack(of)) for of in zip(*parts, strict=True)]
 
 
 class _Ensemble:

@@ -21,7 +21,16 @@ from omniset.core.stored import StoredSet
 from omniset.estimators import pooling
 from omniset.estimators.inputs import SHOWN, digest_of, sets_of
 from omniset.estimators.methods import POOLED
-from omniset.estimators.mixture import NETWORK, PRIOR, SHAPES, TOGETHER, OutOfFold, SetMixture
+from omniset.estimators.mixture import (
+    NETWORK,
+    PRIOR,
+    SHAPES,
+    TOGETHER,
+    ElementMixture,
+    OutOfFold,
+    SetMixture,
+    outputs_of,
+)
 from omniset.estimators.options import SetOptions
 from omniset.explain import LayerAttribution
 from omniset.fitted import Estimator
@@ -120,6 +129,11 @@ class SetModel(SetOptions, Estimator):
         tags.transformer_tags = TransformerTags(preserves_dtype=[])  # vectors are float32
         return tags
 
+    @property
+    def mixes(self) -> type[SetMixture]:
+        """The methods of labels at this level, and how they are mixed."""
+        return ElementMixture if self.level == "element" else self.MIXTURE
+
     def reading(self) -> dict[str, Any]:
         """How networks read sets; where they learn, `gradient` beside it."""
         return {name: getattr(self, name) for name in ("max_elements", "shard_size", "shards", "store")}
@@ -199,39 +213,16 @@ class SetModel(SetOptions, Estimator):
         """The sets as they come, some at a time, with their outputs: one tensor, or for elements several in a row."""
         device = find(self.device)
         network = self.fitted()
-        size = self.shard_size if shard_size is None else shard_size
+        reading = self.reading() | ({} if shard_size is None else {"shard_size": shard_size})
         if isinstance(network, SetMixture):
-            reading = self.reading() | {"shard_size": size}
             for group in self._grouped(sets):
                 yield group, iter([network.outputs(group, device, **reading)])
             return
-        network = network.to(device).eval()
         try:
             for group in self._grouped(sets):
-                yield group, self._run(network, group, size, device)
+                yield group, outputs_of(network, group, device, **reading)
         finally:
             network.to("cpu")
-
-    def _run(
-        self, network: SetNetwork, group: list[Any], size: int | None, device: torch.device
-    ) -> Iterator[Float[Tensor, "rows outputs"]]:
-        source = source_of(group, self.max_elements, size)
-        options = {"shard_size": size, "shards": self.shards, "store": self.store}
-        with torch.no_grad():
-            if isinstance(source, Source) and self.level == "element":
-                elements = network.encoder(source, **options | {"shard_size": None}).elements
-                for shard in elements:
-                    out = network.head(shard.elements[0]).cpu()
-                    require_finite_outputs(out[None], [s.name for s in group], "set")
-                    yield out
-                return
-            if isinstance(source, Source):
-                out = network.of_large(source, **options)
-            else:
-                out = network(source.to(device), **options)
-            require_finite_outputs(out, [s.name for s in group], "set")
-            out = out.cpu()
-            yield torch.cat([out[i, : len(s)] for i, s in enumerate(group)]) if self.level == "element" else out
 
     def _outputs(self, sets: Any, shard_size: int | None) -> tuple[Sets, Float[Tensor, "rows outputs"]]:
         collection = self.read(sets)
@@ -269,14 +260,17 @@ class SetModel(SetOptions, Estimator):
 
     def _frame(self, group: list[Any], outputs: Tensor, row: int) -> pd.DataFrame:
         """Some rows of predict_table; of elements, from `row` of the group on, which is then one set."""
+        return self._keyed(group, self._columns(outputs), row)
+
+    def _keyed(self, group: list[Any], columns: dict[str, np.ndarray], row: int = 0) -> pd.DataFrame:
         if self.level == "set":
-            return pd.DataFrame({"set": [s.name for s in group], **self._columns(outputs)})
-        rows = len(outputs)
+            return pd.DataFrame({"set": [s.name for s in group], **columns})
+        rows = len(next(iter(columns.values())))
         keys = {
             "set": np.repeat(np.array([s.name for s in group], dtype=object), [min(len(s), rows) for s in group]),
             "element": np.concatenate([s.names_of_elements(row, rows) for s in group]),
         }
-        frame = pd.DataFrame(keys | self._columns(outputs))
+        frame = pd.DataFrame(keys | columns)
         absent = torch.cat([s.read(row, rows)[1] for s in group]).numpy() == 0
         if absent.any():  # nothing is said of what is not there
             for column in frame.columns[2:]:
@@ -288,7 +282,7 @@ class SetModel(SetOptions, Estimator):
         """What ours and every method beside it say of sets: tables with the columns of `predict_table`.
 
         A mixture has its own methods beside it, one method the simple ones that were fitted with it. The prior alone is
-        there for labels of elements, and beside models that learned from too much to be pooled.
+        there beside models that learned from too much to be pooled.
         """
         stored, fitted, device = list(sets), self.fitted(), find(self.device)
         if isinstance(fitted, SetMixture):
@@ -308,8 +302,7 @@ class SetModel(SetOptions, Estimator):
 
     def answered(self, sets: Iterable[StoredSet], answers: Float64[np.ndarray, "sets outputs"]) -> pd.DataFrame:
         """Probabilities, or numbers in their own units, as `predict_table` shows them."""
-        names = [stored.name for stored in sets]
-        return pd.DataFrame({"set": names, **self.columns(torch.from_numpy(answers))})
+        return self._keyed([*sets], self.columns(torch.from_numpy(answers)))
 
     def _grouped(self, sets: Iterable[StoredSet]) -> Iterator[list[StoredSet]]:
         return batched(sets, TOGETHER, self.max_elements)
@@ -692,9 +685,9 @@ class SetModel(SetOptions, Estimator):
         self.chosen_ = {}
 
         def stored() -> SetMixture:
-            return self.MIXTURE.empty(dim, widths, self.classifies, shapes, lambda: self.build(dim, widths))
+            return self.mixes.empty(dim, widths, self.classifies, shapes, lambda: self.build(dim, widths))
 
-        if self.single is None:
+        if self.single is None or (shapes is not None and shapes["networks"]):
             self.network_ = weights.build(stored, "network.")
         else:
             self.network_ = weights.build(lambda: self.build(dim, widths), "network.")

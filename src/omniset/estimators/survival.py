@@ -328,7 +328,7 @@ class RiskMixture(SetMixture):
         return int((targets > 0).sum()) > 1 and len(targets.abs().unique()) > 1
 
     @classmethod
-    def target(cls, y: Rows, strata: Int[np.ndarray, " rows"], classify: bool) -> Target:
+    def target(cls, each: Float[np.ndarray, "methods ..."], y: Rows, strata: Int[np.ndarray, " rows"]) -> Target:
         return Risks(y, strata)
 
 

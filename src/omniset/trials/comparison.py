@@ -36,6 +36,7 @@ class Score:
             value.
         draws: At most so many resamples, for a formula that takes long.
         within: The least and the largest value that it can have.
+        error: The standard error of a formula in each draw, of the rows of a method, or of two for their difference.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Score:
     formula: Formula | None = None
     draws: int | None = None
     within: tuple[float, float] = (-math.inf, math.inf)
+    error: Callable[[pd.DataFrame, pd.DataFrame | None, Draws], Values] | None = None
 
     @property
     def of_differences(self) -> tuple[float, float]:
@@ -317,6 +319,7 @@ class Comparison:
             self._resamplings[part] = self._resampling(rows)
         resampling = self._resamplings[part]
         how: dict[str, Any] = {"share": score.share, "draws": score.draws, "within": score.within}
+        how["error"] = None if score.error is None else partial(score.error, rows, None)
         if score.formula is not None:
             return resampling.estimate(partial(score.formula, rows), **how)
         values = rows[score.name].to_numpy(np.float64)
@@ -344,6 +347,7 @@ class Comparison:
             return Interval(math.nan)
         (mine, other, resampling), formula = pair, score.formula
         how: dict[str, Any] = {"paired": score.share, "within": score.of_differences}
+        how["error"] = None if score.error is None else partial(score.error, mine, other)
         if formula is not None:
             gap = lambda draws: formula(mine, draws) - formula(other, draws)  # noqa: E731
             return resampling.estimate(gap, draws=score.draws, **how)

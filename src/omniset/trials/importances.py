@@ -36,7 +36,7 @@ class Tested:
     threshold: Float64[np.ndarray, " columns"]
 
 
-def randomised(increases: Float[np.ndarray, "units repeats columns"], seed: int = 0) -> Tested:
+def randomised(increases: Float[np.ndarray, "units repeats columns"], seed: int = 0, folds: int = 1) -> Tested:
     """Whether sums over units of the mean of repeats are above 0 by more than chance, column by column.
 
     l_urf is the loss of unit u when column f was exchanged for the r-th time, r = 1, ..., R, and l_u0f when it was not;
@@ -51,6 +51,11 @@ def randomised(increases: Float[np.ndarray, "units repeats columns"], seed: int 
     The maximum over the columns keeps the chance that any of them has p < 0.05 by chance below 0.05. Where there are at
     most 5,000 choices, c runs through all; else through 5,000 drawn ones, 0 among them. A column of zeros has p = 1.
 
+    In J folds, each left out by what learned from the others, T_f(0) is taken (J - 1) / J times. With s_k what fold k
+    says by chance of a column, in standard deviations, and z = sum_k s_k / J^(1/2), a linear method gains
+    sum_k s_k sum_{j != k} s_j, about J (z^2 - 1), in all folds by the same chance, while c has the deviation (J - 1) z.
+    So T is J / (J - 1) (z - 1 / z) of these, which without the factor exceeds z where z is large.
+
     Sources: Fisher, "The design of experiments", 1935; Westfall and Young, "Resampling-based multiple testing", 1993.
     """
     units, repeats, columns = increases.shape
@@ -61,11 +66,12 @@ def randomised(increases: Float[np.ndarray, "units repeats columns"], seed: int 
     spread = np.sqrt(np.square(chosen).mean(1).sum(0))
     scaled = np.divide(chosen, spread, out=np.zeros(chosen.shape), where=spread > 0)
     each = [choices @ scaled.reshape(-1, columns) for choices in _choices(units, repeats + 1, columns, seed)]
-    seen, largest = each[0][0], np.sort(np.concatenate([of_choice.max(1) for of_choice in each]))
+    kept = (folds - 1) / folds if folds > 1 else 1.0
+    seen, largest = kept * each[0][0], np.sort(np.concatenate([of_choice.max(1) for of_choice in each]))
     reached = len(largest) - np.searchsorted(largest, seen - ROUNDING)
     tolerated = int(np.ceil(ALPHA * len(largest))) - 1  # choices that may reach as much for p < ALPHA
     bound = largest[-1 - tolerated] if tolerated else np.nan
-    return Tested(reached / len(largest), np.where(spread > 0, bound * spread, np.nan))
+    return Tested(reached / len(largest), np.where(spread > 0, bound * spread / kept, np.nan))
 
 
 def _choices(units: int, among: int, columns: int, seed: int) -> Iterator[Float64[np.ndarray, "choices entries"]]:
@@ -90,25 +96,29 @@ def table_of(
     targets: Sequence[str],
     features: Sequence[Any],
     seed: int = 0,
+    blocks: Shaped[np.ndarray, " sets"] | None = None,
+    folds: int = 1,
 ) -> pd.DataFrame:
     """Importances of features, target by target, the largest first.
 
     Args:
         increases: Of the loss of each set, each time the feature was exchanged.
-        units: Sets of one unit depend on each other: the null chooses for units, and units are drawn again.
+        units: Sets of one unit depend on each other: units are drawn again.
+        blocks: What the null chooses for, of one or more units. Default: units.
+        folds: As for `randomised`.
 
     Returns:
         `target`, `feature`; `importance`, the mean over sets; `low` and `high`, its 95 % interval; `p`, the chance of
         so much under the null of `randomised`, adjusted for all features of the target; `threshold`, which the
         importance has to exceed for p < 0.05; `units`, how many there are.
     """
-    resampling = Resampling(units, seed=seed)
-    tables = []
+    resampling, tables = Resampling(units, seed=seed), []
+    of_set = np.unique(units if blocks is None else blocks, return_inverse=True)[1]
     for number, target in enumerate(targets):
         of_sets = increases[:, :, number]
-        of_units = np.zeros((resampling.units, *of_sets.shape[1:]))
-        np.add.at(of_units, resampling.codes, of_sets)
-        tested = randomised(of_units, seed)
+        of_blocks = np.zeros((of_set.max(initial=-1) + 1, *of_sets.shape[1:]))
+        np.add.at(of_blocks, of_set, of_sets)
+        tested = randomised(of_blocks, seed, folds)
         intervals = [resampling.estimate(partial(Draws.mean, values=values)) for values in of_sets.mean(1).T]
         ends = [(interval.value, interval.low, interval.high) for interval in intervals]
         table = pd.DataFrame(ends, columns=["importance", "low", "high"], dtype=np.float64)

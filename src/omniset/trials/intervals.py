@@ -107,6 +107,13 @@ class Resampling:
     bootstrap is too narrow. A difference of two such scores that is the same in all units has the interval of Bonett
     and Price; where it is 0 in all, it is 0.
 
+    A formula that has a standard error s in each draw, as R2 has, has an interval that also spans
+
+        value ± s q,      q the 95 % quantile of |value in a draw - value| / (s in that draw)
+
+    (Hall's symmetric bootstrap-t): of numbers with heavy tails, few draws hold what the largest of them do, and the
+    interval of quantiles alone is too narrow.
+
     Args:
         units: (rows,) or (rows, several) names of the units of each row.
         seed: Of the draws. Tables of the same units have the same draws.
@@ -114,7 +121,8 @@ class Resampling:
 
     Sources: Efron and Tibshirani, "An Introduction to the Bootstrap", 1993; Tukey, "Bias and confidence in not quite
     large samples", 1958; Wilson, "Probable inference, the law of succession, and statistical inference", 1927; Bonett
-    and Price, "Adjusted Wald confidence interval for a difference of binomial proportions based on paired data", 2012.
+    and Price, "Adjusted Wald confidence interval for a difference of binomial proportions based on paired data", 2012;
+    Hall, "On symmetric bootstrap confidence intervals", 1988.
     """
 
     def __init__(
@@ -137,6 +145,7 @@ class Resampling:
         paired: bool = False,
         draws: int | None = None,
         within: tuple[float, float] = (-np.inf, np.inf),
+        error: Formula | None = None,
     ) -> Interval:
         """The formula on all rows, with its interval.
 
@@ -145,8 +154,13 @@ class Resampling:
             paired: It is a difference of two such scores, within -1 and 1.
             draws: At most so many resamples, for a formula that takes long.
             within: Values that it can have, such as those of a correlation: the interval ends there.
+            error: Its standard error in each draw.
         """
         interval = self._estimate(formula, share, paired, draws)
+        if error is not None and interval.how == "bootstrap":
+            half = self._half_width(formula, error, interval.value)
+            ends = min(interval.low, interval.value - half), max(interval.high, interval.value + half)
+            interval = replace(interval, low=ends[0], high=ends[1])
         if self.learned:
             bound = (0.0, 1.0) if share else (-1.0, 1.0) if paired else (-np.inf, np.inf)
             interval = widened(interval, bound)
@@ -173,6 +187,15 @@ class Resampling:
             low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
             return Interval(value, float(low), float(high), self.units, "bootstrap")
         return _of_few(value, np.full(self.units, value), self.units, share, paired)
+
+    def _half_width(self, formula: Formula, error: Formula, value: float) -> float:
+        """Of `error`: q times the standard error; 0 where it is not defined."""
+        blocks = _resamples(self.units, self.resamples, self.seed, BLOCK // max(len(self.codes), 1))
+        draws = (Draws(self.codes, block) for block in blocks)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            t = np.concatenate([np.abs(formula(some) - value) / error(some) for some in draws])
+        own, t = error(Draws(self.codes, np.ones((1, self.units))))[0], t[np.isfinite(t)]
+        return float(own * np.quantile(t, LEVEL)) if len(t) and np.isfinite(own) else 0.0
 
     def _values(
         self, formula: Formula, weights: Iterable[Float[np.ndarray, "_ units"]]

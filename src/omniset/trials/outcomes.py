@@ -25,6 +25,8 @@ CALIBRATION_BINS = 10
 RANKED = 2 * 10**8  # numbers that a metric of ranks may sort into place
 PAIRED = 2 * 10**10  # pairs that a metric of pairs may look at
 LEAST = 100  # draws, however long they take
+FEW, SHARE = 3, 0.03  # units that are few: at most so many, and this share of all
+MATTERS = 0.1  # change of R2 that is said
 
 
 @dataclass
@@ -119,7 +121,8 @@ def score(outcome: Outcome, name: str, resamples: int = RESAMPLES, seed: int = 0
     measure = outcome.measures[name]
     draws = measure.draws(len(outcome.truth), len(outcome.classes or [0]))
     how: dict[str, Any] = {"share": measure.share, "draws": draws, "within": measure.within}
-    return resampling.estimate(partial(measure.of, outcome), **how)
+    error = None if measure.error is None else partial(measure.error, outcome, None)
+    return resampling.estimate(partial(measure.of, outcome), error=error, **how)
 
 
 def confusion(outcome: Outcome) -> Int[np.ndarray, "classes classes"]:
@@ -176,6 +179,34 @@ def by_size(outcome: Outcome, groups: int = 5) -> pd.DataFrame:
     return pd.DataFrame(scored)
 
 
+def carried(outcome: Outcome) -> str:
+    """Of numbers: the few units that carry R2, or spoil it, in a sentence; empty where leaving them out changes little.
+
+    They are those with the largest share of the squared errors beyond their share of the squared distances to the
+    mean, either way.
+    """
+    units = outcome.sets if outcome.groups is None else outcome.groups
+    names, unit = np.unique(units.astype(str), return_inverse=True)
+    number = min(FEW, int(SHARE * len(names)))
+    if outcome.classifies or outcome.events is not None or not outcome.defined or not number:
+        return ""
+    truth, predicted = outcome.numbers
+    errors, spread = (np.bincount(unit, np.square(truth - of)) for of in (predicted, truth.mean()))
+    if not errors.sum() or not spread.sum():
+        return ""
+    order = np.argsort(errors / errors.sum() - spread / spread.sum(), kind="stable")
+    whole, found = 1 - errors.sum() / spread.sum(), []
+    for few, what in ((order[:number], "carry"), (order[-number:], "spoil")):
+        rest = outcome.rows(~np.isin(unit, few))
+        found.append((float(_r2(rest, np.ones((1, len(rest.truth))))[0]), few, what))
+    without, few, what = max(found, key=lambda one: np.nan_to_num(abs(one[0] - whole)))
+    if not abs(without - whole) > MATTERS:
+        return ""
+    who = f"{number} of {len(names):,} {'sets' if outcome.groups is None else 'groups'} {what}"
+    who = who if number > 1 else f"{who}s"
+    return f"{who} this score: without {', '.join(sorted(names[few]))} R2 is {without:.3f}, not {whole:.3f}."
+
+
 # ---------------------------------------------------------------------- intervals
 
 Weights = Float[np.ndarray, "draws rows"]
@@ -194,6 +225,7 @@ class Measure:
         ranks: Every draw is ranked anew.
         pairs: In every draw each row is compared with each other.
         within: The least and the largest value.
+        error: Its standard error in each draw; of two outcomes that of their difference.
     """
 
     formula: Formula
@@ -203,6 +235,7 @@ class Measure:
     ranks: bool = False
     pairs: bool = False
     within: tuple[float, float] = (-np.inf, np.inf)
+    error: Callable[[Outcome, Outcome | None, Draws], Values] | None = None
 
     def of(self, outcome: Outcome, draws: Draws) -> Values:
         """In every draw; NaN where predictions are no numbers."""
@@ -317,6 +350,29 @@ def _r2(outcome: Outcome, weights: Weights) -> Values:
     return 1 - weights @ (truth - predicted) ** 2 / _spread(truth, weights)
 
 
+def _r2_error(mine: Outcome, other: Outcome | None, draws: Draws) -> Values:
+    """Of R2 = (D - E) / D, E and D the sums of squared errors and of squared distances to the mean; or of the
+    difference of two, (E' - E) / D. With weights w_u of units, whose shares of the sums are e_u, d_u and e'_u:
+
+        s^2 = sum_u w_u ((e'_u - e_u - value d_u) / D)^2,      e'_u = d_u where there is no other
+
+    (the infinitesimal jackknife of Jaeckel, 1972).
+    """
+    truth, predicted = mine.numbers
+    y, errors = truth - truth.mean(), np.square(truth - predicted)
+    others = np.zeros(len(y)) if other is None else np.square(truth - other.numbers[1])
+    of_units = np.zeros((draws.weights.shape[1], 5))
+    np.add.at(of_units, draws.codes, np.stack([errors, others, y**2, y, np.ones(len(y))], 1))
+    e, beside, squares, sums, number = of_units.T
+    w = draws.weights
+    mean = (w @ sums / (w @ number))[:, None]
+    d = squares - 2 * mean * sums + mean**2 * number
+    gain = (d if other is None else beside) - e
+    total = (w * d).sum(1, keepdims=True)
+    value = (w * gain).sum(1, keepdims=True) / total
+    return np.sqrt((w * np.square((gain - value * d) / total)).sum(1))
+
+
 def _rmse(outcome: Outcome, weights: Weights) -> Values:
     truth, predicted = outcome.numbers
     return np.sqrt(_mean((truth - predicted) ** 2, weights))
@@ -429,6 +485,7 @@ REGRESSION = {
         _r2,
         "Fraction of the variance explained: 1 is perfect, 0 is as good as predicting the mean.",
         within=(-np.inf, 1.0),
+        error=_r2_error,
     ),
     "RMSE": Measure(_rmse, "Root of the mean squared error, in the unit of the target.", **LOSS),
     "MAE": Measure(_mae, "Mean absolute error, in the unit of the target.", **LOSS),
