@@ -683,9 +683,14 @@ def cells(found: dict[str, Any]) -> list[str]:
 
 def cells_annotate(found: dict[str, Any]) -> list[str]:
     values = {(row["condition"], row["score"], row["method"]): row for row in found["scores"]}
-    columns = [("new batches", "f1"), ("new batches", "right"), ("new batches", "kept")]
-    columns += [("types removed", "auroc"), ("types removed", "found"), ("types removed", "kept")]
-    lines = ["| method | macro-F1 | accuracy | kept | AUROC of unknown | found | kept |", "|---" * 7 + "|"]
+    columns = [("half labelled", name) for name in ("f1", "right", "ece")]
+    columns += [("new batches", name) for name in ("f1", "right", "ece", "kept")]
+    columns += [("types removed", name) for name in ("auroc", "found", "kept")]
+    heads = (
+        "half labelled: macro-F1 | accuracy | calibration error | new batches: macro-F1 | accuracy | calibration error "
+    )
+    heads += "| kept | types removed: AUROC of unknown | found | kept"
+    lines = [f"| method | {heads} |", "|---" * 11 + "|"]
     for method in dict.fromkeys(row["method"] for row in found["scores"]):
         cells = []
         for condition, score in columns:
@@ -704,7 +709,7 @@ def cells_annotate(found: dict[str, Any]) -> list[str]:
     return [
         *lines,
         "",
-        f"Left: batches left out; right: a type removed too. Intervals are of {found['units']:,} {unit}s.",
+        f"Intervals are of {found['units']:,} {unit}s.",
     ]
 
 

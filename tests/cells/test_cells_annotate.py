@@ -11,8 +11,8 @@ from sklearn.metrics import f1_score, roc_auc_score
 from omniset.cells import CellAnnotator, CellEmbedder, read_cells
 from omniset.cells import annotator as module
 from omniset.cells.baselines import symphony
-from omniset.cells.classifiers import METHODS, NEAR, Classifiers, evenly
-from omniset.cells.evaluate_annotation import evaluate_annotation, macro_f1, unknown_auroc
+from omniset.cells.classifiers import METHODS, NEAR, OF_GENES, Classifiers, evenly
+from omniset.cells.evaluate_annotation import BINS, calibration_error, evaluate_annotation, macro_f1, unknown_auroc
 from omniset.cells.novelty import HELD, SHRINKAGE, Novelty, type_left_out, types_left_out
 from omniset.trials.intervals import Draws
 from omniset.trials.kept import Kept
@@ -127,7 +127,7 @@ def of_cells(number=211):
     call = np.where(rng.random(number) < 0.7, truth, rng.choice(["a", "b", "d"], number))
     unknown = rng.random(number) < 0.3
     strange = np.round(rng.normal(size=number) + unknown, 1)  # with ties
-    about = {"seed": 0, "batch": "x", "removed": ""}
+    about = {"seed": 0, "batch": "x", "removed": "", "probability": rng.random(number), "right": truth == call}
     return pd.DataFrame({"truth": truth, "call": call, "unknown": unknown, "strangeness": strange}).assign(**about)
 
 
@@ -154,6 +154,16 @@ def labelled():
 @pytest.fixture(scope="module")
 def embedder(labelled):
     return CellEmbedder(**SMALL).fit(labelled, batch_key="batch")
+
+
+def test_calibration_error_is_over_bins_of_stated_probabilities():
+    rows = of_cells().assign(probability=np.repeat([0.05, 0.55, 1.0], [70, 70, 71]))
+    known = ~rows["unknown"]
+    bins = [(p, known & (rows["probability"] == p)) for p in (0.05, 0.55, 1.0)]
+    gaps = [abs(rows["right"][here].sum() - p * here.sum()) for p, here in bins]
+    found = calibration_error(rows, Draws(np.arange(len(rows)), np.ones((1, len(rows)))))
+    assert BINS == 10
+    assert found[0] == pytest.approx(sum(gaps) / known.sum())
 
 
 def fit(data, embedder, batch_key="batch", **options):
@@ -195,10 +205,35 @@ def test_what_is_saved_says_the_same_and_nothing_else_is_taken_for_it(annotator,
         CellAnnotator.load(tmp_path / "saved")
 
 
-def test_one_batch_cannot_say_how_vectors_carry_over(labelled, embedder):
-    annotator = fit(labelled, embedder, batch_key="none")
-    assert annotator.weights_ == {"genes": 1, "components": 0, "embedding": 0, "neighbours": 0}
-    assert any("genes decide alone" in note for note in annotator.notes_)
+def overlapping(number):
+    """Six neighbouring states of cells in one batch, told by few directions of many noisy genes."""
+    rng = np.random.default_rng(7)
+    state = rng.integers(0, 6, number)
+    place = rng.normal(size=(6, 3))[state] + 0.4 * rng.normal(size=(number, 3))
+    rates = np.exp(rng.normal(size=151) + place @ (0.35 * rng.normal(size=(3, 151))))
+    data = cells(number, 151)
+    data.X = rng.poisson(300 * rates / rates.sum(1, keepdims=True)).astype(np.float32)
+    data.obs["kind"] = pd.Series([f"s{i}" for i in state], data.obs_names, dtype=object)
+    return data
+
+
+def test_in_one_batch_components_count_and_what_is_said_holds_for_new_cells():
+    data = overlapping(1200)
+    known, new = data[:500].copy(), data[500:].copy()
+    truth = new.obs["kind"].to_numpy()
+    annotator = fit(known, CellEmbedder(**SMALL), batch_key="none")
+    assert annotator.weights_["embedding"] == annotator.weights_["neighbours"] == 0
+    assert any("how well vectors carry over to a new batch cannot be told" in note for note in annotator.notes_)
+    table = annotator.annotate(new).table
+    y = np.array([annotator.types_.index(name) for name in truth])
+    learned = annotator.network_.classifiers
+    values = module.values_of(read_cells(new).on(annotator.embedder_.genes_), np.arange(len(new)), None)
+    parts = learned.probabilities(values, np.zeros((len(new), SMALL["embedding_dim"]), np.float32))[:OF_GENES]
+    right = (table["type"] == truth).mean()
+    assert right > (parts[0].argmax(1) == y).mean() + 0.03  # genes alone are worse
+    assert right > (parts.argmax(2) == y).mean(1).max() - 0.02
+    assert annotator.kept_back_["right"] == pytest.approx(right, abs=0.05)
+    assert table["probability"].mean() == pytest.approx(right, abs=0.04)
 
 
 def test_cells_without_a_label_change_no_head(labelled, embedder):
@@ -308,12 +343,15 @@ def test_evaluation_leaves_out_batches_and_types(labelled, tmp_path):
     rows = found.rows
     new = rows[rows["condition"] == "new batches"]
     assert new.groupby("method").size().to_dict() == dict.fromkeys(["omniset", *methods], 211)
+    half = rows[rows["condition"] == "half labelled"]
+    assert half.groupby("method")["cell"].nunique().to_dict() == dict.fromkeys(["omniset", *methods], 106)
+    assert not half["unknown"].any()
     removed = rows[rows["condition"] == "types removed"]
     assert {*removed["method"]} == {"omniset", "logistic", "balanced", "pca"}
     for (_, name), part in removed.groupby(["batch", "removed"]):
         assert (part["unknown"] == (part["truth"] == name)).all()
         assert not (part["call"] == name).any()
-    assert {gate.score for gate in found.comparison.gates} == {"f1", "kept", "auroc"}
+    assert {gate.score for gate in found.comparison.gates} == {"f1", "right", "kept", "auroc"}
     again = evaluate_annotation(labelled, methods=methods, kept=Kept(tmp_path, True, seen.append), **arguments)
     assert len(seen) == len(set(seen))  # nothing was done twice
     pd.testing.assert_frame_equal(again.rows, rows)

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Bool, Float, Float32, Float64, Int, Shaped
 from torch import Tensor, nn
 
-from omniset.cells.classifiers import METHODS, WIDTHS, Classifiers, evenly
+from omniset.cells.classifiers import METHODS, OF_GENES, WIDTHS, Classifiers, evenly
 from omniset.cells.data import UNKNOWN, Cells, batch_codes, labels_of, numbered_anew, opened
 from omniset.cells.embedder import LEAST, CellEmbedder, warn_of_empty
 from omniset.cells.model import CellModel, Completion
@@ -29,7 +29,7 @@ from omniset.fitted import Estimator
 from omniset.report.blocks import many
 from omniset.runs.progress import Progress
 from omniset.training import artefacts, schema
-from omniset.trials.stacking import Classes, Stack, in_words, log_losses, raised
+from omniset.trials.stacking import Classes, Stack, cross_fitted, in_words, log_losses, raised
 
 Chosen = Int[np.ndarray, " chosen"]  # rows of labelled cells
 Codes = Int[np.ndarray, " cells"]
@@ -38,7 +38,7 @@ Marks = Bool[np.ndarray, " cells"]
 Names = Shaped[np.ndarray, " cells"]
 EMBEDDER = "embedder"  # folder of the vectors' model, within that of the annotator
 SHARED = len(METHODS) - 1  # methods before those that have a width
-FOLDS = 3  # parts of the reference that are kept back in turn: batches, or cells where there is one
+FOLDS, CELL_FOLDS = 3, 5  # parts that are kept back in turn: of whole batches; of cells, where there is one
 MOST = 20_000  # labelled cells that are learned from, at most; rare types lose none
 TOGETHER = 4096  # cells annotated at a time
 MARKERS, MARKED = 8, 5000  # genes shown for a type; cells from which they come
@@ -216,7 +216,7 @@ class CellAnnotator(AnnotatorOptions, Estimator):
             self.embedder_.notes_ if teach.anew else ["the vectors' model is given: it may know what is kept back"]
         )
         folds = self._folds(teach, chosen, y)
-        self._weigh(folds)
+        said = self._weigh(folds)
         classifiers = self._classifiers(cells, self.embedder_, chosen, y)
         classifiers.width.mul_(self.width_)
         calls = [self._mixed(fold.answers).argmax(1) for fold in folds]
@@ -226,7 +226,7 @@ class CellAnnotator(AnnotatorOptions, Estimator):
         self.novelty_ = Novelty.learned(numbers, called, parts, self.error) if self.error else Novelty(numbers, called)
         self.network_ = _Network(classifiers, torch.from_numpy(numbers), torch.from_numpy(called)).eval()
         self.embedded_by_ = self.embedder_.identity()
-        self._say(folds)
+        self._say(folds, said)
         self.left_out_ = self._types_left_out(cells, chosen, y, folds) if self.error else []
         return self
 
@@ -341,10 +341,16 @@ class CellAnnotator(AnnotatorOptions, Estimator):
         values = values_of(cells.on(model.genes_), rows, None)
         return Classifiers.learned(values, model.embed_cells(cells, rows), y, len(self.types_), self.seed)
 
-    def _weigh(self, folds: list[_Kept]) -> None:
-        """The neighbours' width, the methods' weights and the mixture's sureness, by what was kept back."""
+    def _weigh(self, folds: list[_Kept]) -> Shares:
+        """The neighbours' width, the methods' weights and the mixture's sureness, by what was kept back.
+
+        Of whole batches, each type of each batch is a unit; of cells of one batch, each cell: new ones are drawn as
+        they were. Sureness, and what is said of the calls, come from mixtures learned without the cells they are asked
+        about.
+        """
         answers, y = np.concatenate([fold.answers for fold in folds], 1), np.concatenate([fold.y for fold in folds])
         unit = np.concatenate([fold.batches for fold in folds]) * len(self.types_) + y
+        unit = unit if self.by_batch_ else np.arange(len(y))
         weight = 1 / np.bincount(unit)[unit]
         width = int((log_losses(answers[SHARED:], y) @ weight).argmin())
         self.width_ = WIDTHS[width]
@@ -352,14 +358,19 @@ class CellAnnotator(AnnotatorOptions, Estimator):
             fold.answers = np.concatenate((fold.answers[:SHARED], fold.answers[SHARED + width :][:1]))
         answers = np.concatenate([fold.answers for fold in folds], 1)
         parts = np.concatenate([np.full(len(fold.y), number) for number, fold in enumerate(folds)])
-        mixture = Stack.learned(answers, Classes(y), parts, weight, unit)
+        asked = len(METHODS) if self.by_batch_ else OF_GENES
         if not self.by_batch_:
             # Cells of a batch that vectors were learned from do not say how these carry over to a new batch.
-            mixture = Stack(np.eye(len(METHODS))[0], mixture.powers)
-            self.notes_.append("how well vectors carry over to a new batch cannot be told from one: genes decide alone")
-        self.mixture_ = mixture
-        self.sureness_ = Classes(y).power(mixture(answers), np.ones(len(y)))
-        self.weights_ = dict(zip(METHODS, mixture.weights.tolist(), strict=True))
+            self.notes_.append("how well vectors carry over to a new batch cannot be told from one: they do not count")
+        mixture = Stack.learned(answers[:asked], Classes(y), parts, weight, unit)
+        none = np.zeros(len(METHODS) - asked)
+        self.mixture_ = Stack(np.append(mixture.weights, none), np.append(mixture.powers, none + 1))
+        mixed = mixture(answers[:asked])
+        if len(folds) > 1:
+            mixed = cross_fitted(answers[:asked], Classes(y), parts, parts, weight, unit)
+        self.sureness_ = Classes(y).power(mixed, np.ones(len(y)))
+        self.weights_ = dict(zip(METHODS, self.mixture_.weights.tolist(), strict=True))
+        return raised(mixed, self.sureness_)
 
     @property
     def _completion(self) -> Completion | None:
@@ -371,15 +382,13 @@ class CellAnnotator(AnnotatorOptions, Estimator):
     def _mixed(self, answers: Float64[np.ndarray, "methods cells types"]) -> Shares:
         return raised(self.mixture_(answers), self.sureness_)
 
-    def _say(self, folds: list[_Kept]) -> None:
+    def _say(self, folds: list[_Kept], said: Shares) -> None:
         y = np.concatenate([fold.y for fold in folds])
-        p = np.concatenate([self._mixed(fold.answers) for fold in folds])
-        right = float((p.argmax(1) == y).mean())
+        right = float((said.argmax(1) == y).mean())
         refused = float(self.novelty_.unknown(self.novelty_.known, self.novelty_.calls).mean())
         self.kept_back_ = {"cells": len(y), "right": right, "unknown": refused}
         counts = np.bincount(y, minlength=len(self.types_))
-        if self.by_batch_:
-            self.notes_.append(in_words(self.weights_))
+        self.notes_.append(in_words(self.weights_))
         self.notes_.append(
             f"of {len(y):,} cells kept back {right:.1%} were called rightly, and {refused:.1%} would be called unknown"
         )
@@ -544,5 +553,5 @@ def _dealt(batches: Codes, y: Codes, seed: int) -> tuple[Codes, bool]:
     order = np.random.default_rng(seed).permutation(len(y))
     order = order[np.argsort(y[order], kind="stable")]
     fold_of = np.zeros(len(y), dtype=np.int64)
-    fold_of[order] = np.arange(len(y)) % FOLDS
+    fold_of[order] = np.arange(len(y)) % CELL_FOLDS
     return fold_of, False

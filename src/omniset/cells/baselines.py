@@ -3,7 +3,7 @@
 pca, harmony, scvi   embed cells
 logistic     multinomial logistic regression (L2, C = 1) on the log-normalised variable genes
 balanced     the same, in which each type weighs alike
-pca          the first on 50 principal components, standardised
+pca          the first on the 32 first principal components
 symphony     Kang et al., "Efficient and precise single-cell reference atlas mapping with Symphony", 2021: new cells are
              moved into the reference's Harmony space, where the 5 nearest vote
 """
@@ -24,8 +24,6 @@ from jaxtyping import Float, Int, Shaped
 from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
 from omniset.cells.variable_genes import Moments, log_normalised, most_variable
 from omniset.lazy import needs
@@ -37,6 +35,7 @@ Types = Shaped[np.ndarray, " cells"]
 Said = tuple[Shaped[np.ndarray, " new"], Float[np.ndarray, " new"]]  # type of each new cell, and how strange it is
 GENES = 2000
 COMPONENTS = 50
+CALLING = 32  # of these, by which types are called
 NEIGHBOURS = 5  # that vote in Symphony
 SIGMA = 0.1  # of Harmony's soft clusters
 RIDGE = 1.0  # of a batch's shift
@@ -150,8 +149,8 @@ def _logistic(balance: str | None, counts: Any, types: Types, batches: Codes, ne
 @one_blas_thread()
 def _logistic_on_pca(counts: Any, types: Types, batches: Codes, new: Any, seed: int) -> Said:
     components = PrincipalComponents(seed).fit(counts, batches)
-    model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
-    return _most_probable(model.fit(components.transform(counts), types), components.transform(new))
+    known, asked = (components.transform(cells)[:, :CALLING] for cells in (counts, new))
+    return _most_probable(LogisticRegression(max_iter=1000).fit(known, types), asked)
 
 
 def _most_probable(model: Any, values: Any) -> Said:

@@ -1,8 +1,8 @@
 """What the labels of reference cells teach: four simple methods, each of which says how likely a new cell is what.
 
-    genes        multinomial logistic regression on the log-normalised genes of the vocabulary
-    components   the same on their principal components
-    embedding    the same on the vectors of cells
+    genes        multinomial logistic regression (L2, C = 1) on the log-normalised genes of the vocabulary
+    components   the same (C = 0.1) on their 32 principal components, not scaled: those of little variance count less
+    embedding    the same (C = 1) on the vectors of cells, standardised
     neighbours   attention to the reference cells: softmax over these of - |z - z_i|^2 / 2 w^2, cell i in the set as
                  often as its type is rare, its type the value
 
@@ -28,7 +28,8 @@ from omniset.runs.devices import one_blas_thread
 
 PerCell = Float64[np.ndarray, " cells"]
 METHODS = ("genes", "components", "embedding", "neighbours")
-COMPONENTS = 50
+OF_GENES = 2  # methods, the first ones, that read no vectors
+COMPONENTS, STRENGTH = 32, 0.1  # C of the logistic regression on them
 ITERATIONS = 1000
 NEAR = 5  # the distance to a type is that to its fifth cell
 WIDTHS = (0.25, 0.5, 1.0, 2.0)  # of the neighbours' weights, in median distances of a cell to its nearest
@@ -57,8 +58,8 @@ class Linear(nn.Module):
         self.register_buffer("bias", torch.full((types,), NEVER))
 
     @one_blas_thread()
-    def learn(self, x: Float[np.ndarray, "cells width"], y: Codes, standardised: bool) -> None:
-        """Logistic regression (L2, C = 1) in which each type weighs the same."""
+    def learn(self, x: Float[np.ndarray, "cells width"], y: Codes, standardised: bool = False, c: float = 1.0) -> None:
+        """Logistic regression (L2) in which each type weighs the same."""
         if standardised:
             deviation = x.std(0)
             self.centre.copy_(torch.from_numpy(x.mean(0)))
@@ -67,7 +68,7 @@ class Linear(nn.Module):
         codes = np.unique(y)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # the optimum is not needed to the last digit
-            model = LogisticRegression(class_weight="balanced", max_iter=ITERATIONS).fit(x, y)
+            model = LogisticRegression(C=c, class_weight="balanced", max_iter=ITERATIONS).fit(x, y)
         weight, bias = model.coef_, model.intercept_
         if len(codes) == 2:  # one row, which is the difference of both
             weight, bias = np.concatenate((-weight, weight)) / 2, np.concatenate((-bias, bias)) / 2
@@ -127,8 +128,8 @@ class Classifiers(nn.Module):
             learned.axes.copy_(torch.from_numpy(np.ascontiguousarray(model.components_.T)))
             learned.middle.copy_(torch.from_numpy(model.mean_))
         scores = learned.scores_of(values)
-        learned.genes.learn(values, y, False)
-        learned.components.learn(scores, y, True)
+        learned.genes.learn(values, y)
+        learned.components.learn(scores, y, c=STRENGTH)
         learned.embedding.learn(z, y, True)
         learned.places.copy_(learned.place(torch.from_numpy(z).float()))
         learned.scores.copy_(torch.from_numpy(scores))

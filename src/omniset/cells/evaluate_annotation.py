@@ -1,7 +1,8 @@
 """Our annotation beside those of `omniset.cells.baselines`, on batches and types that no method has seen.
 
-A batch is left out altogether, and its cells are called by what the others teach. "Types removed": besides, one type
-at a time is taken out of the reference, vectors included; its cells are then unknown, the others of the batch are not.
+"Half labelled": all cells are taken for one batch, half of them, at random, have a label, and the others are called. A
+batch is left out altogether, and its cells are called by what the others teach. "Types removed": besides, one type at a
+time is taken out of the reference, vectors included; its cells are then unknown, the others of the batch are not.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ from omniset.trials.comparison import OURS, Aim, Comparison, Score
 from omniset.trials.intervals import Draws, Values
 from omniset.trials.kept import Done, Kept
 
-NEW, REMOVED = "new batches", "types removed"
+HALF, NEW, REMOVED = "half labelled", "new batches", "types removed"
 FEW_BATCHES = 5  # fewer, and intervals are of cells
 TYPE_CELLS = 20  # in the batch left out, for a type to be removed
 DRAWS = 200
+NO_BATCH = -1  # is left out, but half of the labels
+BINS = 10  # of stated probabilities
 
 
 def macro_f1(rows: pd.DataFrame, draws: Draws) -> Values:
@@ -60,6 +63,16 @@ def unknown_auroc(rows: pd.DataFrame, draws: Draws) -> Values:
     return _mean(np.array(values).reshape(-1, len(draws)), 0)
 
 
+def calibration_error(rows: pd.DataFrame, draws: Draws) -> Values:
+    """Sum over bins of stated probabilities of |sum of (probability - right)| / known cells."""
+    part = rows[~rows["unknown"]]
+    p, right = (part[name].to_numpy(dtype=float) for name in ("probability", "right"))
+    of_bin = np.minimum((p * BINS).astype(np.int64), BINS - 1)[:, None] == np.arange(BINS)
+    drawn = _drawn(draws, rows, part)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.abs(drawn.sums((p - right)[:, None] * of_bin)).sum(1) / drawn.sums(np.ones((len(p), 1)))[:, 0]
+
+
 def _mean(values: np.ndarray, axis: int) -> np.ndarray:
     """Of those that are defined; NaN where none is."""
     defined = np.isfinite(values)
@@ -74,11 +87,14 @@ def _drawn(draws: Draws, rows: pd.DataFrame, part: pd.DataFrame) -> Draws:
 SCORES = (
     Score("f1", "macro-F1", share=True, formula=macro_f1, draws=DRAWS),
     Score("right", "accuracy", share=True),
+    Score("ece", "calibration error", larger=False, share=True, formula=calibration_error, draws=DRAWS),
     Score("kept", "known cells kept", share=True),
     Score("auroc", "AUROC of unknown", share=True, formula=unknown_auroc, draws=DRAWS),
     Score("found", "unknown cells found", share=True),
 )
 AIMS = (
+    Aim(HALF, "right"),
+    Aim(HALF, "f1"),
     Aim(NEW, "f1"),
     Aim(NEW, "kept", None, 0.95),
     Aim(REMOVED, "auroc", None, 0.9),
@@ -93,9 +109,9 @@ class AnnotationEvaluation:
 
     Attributes:
         rows: A row per condition, method, seed, batch left out, removed type and cell: `truth`, `call`, `right`,
-            `strangeness`, `unknown` (whether it is of the removed type), `kept` and `found` (ours: that a known cell is
-            not called unknown, that an unknown one is).
-        weights: Of our methods, a row per seed and batch.
+            `probability` of the call, `strangeness`, `unknown` (whether it is of the removed type), `kept` and `found`
+            (ours: that a known cell is not called unknown, that an unknown one is).
+        weights: Of our methods, a row per case; with `said`, the share that `fit` says it calls rightly.
         not_run: Baselines that were not run, and why.
         notes: What was decided, a sentence each.
     """
@@ -130,7 +146,7 @@ def evaluate_annotation(
     kept: Kept | None = None,
     **reading: Any,
 ) -> AnnotationEvaluation:
-    """Leave out a batch at a time, and then a type too.
+    """Leave out half of the labels, then a batch at a time, and then a type too.
 
     Args:
         source, batch_key, label_key, reading: As in `omniset.cells.evaluate.evaluate`.
@@ -141,38 +157,42 @@ def evaluate_annotation(
         kept: What an earlier run has done, which is not done again. None: nothing is kept.
 
     Raises:
-        ValueError: An argument out of its bounds, no such column, or no batch that can be left out.
+        ValueError: An argument out of its bounds, no such column, or fewer than two types of two cells.
     """
     chosen = [OURS, *asked_for(methods, list(CALLERS), seeds)]
     if model is not None and model.given_vectors() is not None:
         raise ValueError("model has gene vectors, which no annotation reads: take one without")
     with opened(source, **reading) as cells:
         task = Task.of(cells, batch_key, label_key, model)
-        if not len(task.leavable()):
-            raise ValueError("batch_key: no batch can be left out, since none shares two types with the others")
+        types, numbers = np.unique(task.labels[task.labels != None].astype(str), return_counts=True)  # noqa: E711
+        if (numbers > 1).sum() < 2:
+            raise ValueError("label_key: half of the labels cannot be left out, since no two types have two cells")
         work, first = Work(task, kept or Kept(None, False)), task.model.seed
-        types = sorted({label for label in task.labels if label is not None})
+        if not len(task.leavable()):
+            work.note("no batch is left out, since none shares two types with the others")
         cases: list[tuple[int, int, str | None]] = []
         for seed in range(first, first + seeds):
-            cases += [(seed, code, None) for code in task.left_out(seed).tolist()]
+            cases += [(seed, code, None) for code in (NO_BATCH, *task.left_out(seed).tolist())]
         for code in task.left_out(first).tolist():
             cases += [(first, code, name) for name in _removable(task, code, removed)]
         rows: list[pd.DataFrame] = []
         weights: list[dict[str, Any]] = []
         for seed, code, without in cases:
-            batch = str(task.batches[task.codes == code][0])
+            batch = HALF if code == NO_BATCH else str(task.batches[task.codes == code][0])
             for name in [name for name in chosen if without is None or name != "symphony"]:
-                condition, number = (NEW, -1) if without is None else (REMOVED, types.index(without))
-                unit = f"{'new' if without is None else 'removed'}_{seed}_{code}_{name}_{number}"
-                line = f"seed {seed}: {name}, without {batch}" + (f" and {without}" if without else "")
+                condition = REMOVED if without else HALF if code == NO_BATCH else NEW
+                number = types.tolist().index(without) if without else -1
+                unit = f"{condition.split()[0]}_{seed}_{code}_{name}_{number}"
+                line = f"seed {seed}: {name}, {'' if condition == HALF else 'without '}{batch}"
+                line += f" and {without}" if without else ""
                 call_all = partial(_called, task, name, seed, code, without)
                 done = work.do(unit, name, seed, call_all, line, removed=without)
                 if done is None or done.rows is None:
                     continue
-                about: dict[str, Any] = {"condition": condition, "method": name, "seed": seed, "batch": batch}
-                rows.append(done.rows.assign(**about, removed=without or ""))
+                about: dict[str, Any] = {"condition": condition, "method": name, "seed": seed}
+                rows.append(done.rows.assign(**about, batch=task.batches[done.rows["cell"]], removed=without or ""))
                 if "weights" in done.facts:
-                    weights.append({**about, "removed": without or "", **done.facts["weights"]})
+                    weights.append({**about, "batch": batch, "removed": without or "", **done.facts["weights"]})
         found = pd.concat(rows, ignore_index=True), pd.DataFrame(weights)
         return AnnotationEvaluation(*found, work.not_run, [*cells.notes, *work.notes])
 
@@ -186,30 +206,36 @@ def _removable(task: Task, code: int, most: int) -> list[str]:
 
 
 def _called(task: Task, name: str, seed: int, code: int, removed: str | None) -> Done:
-    """A row per cell of the batch left out that is of a type of the reference, or of the removed one."""
-    train = np.flatnonzero((task.codes != code) & (task.labels != removed if removed else True))
-    known = {label for label in task.labels[train] if label is not None}
-    test = np.array(
-        [row for row in np.flatnonzero(task.codes == code) if task.labels[row] in known | {removed} - {None}]
-    )
+    """A row per cell that is left out and of a type of the reference, or of the removed one."""
+    codes, labels, out = task.codes, task.labels, task.codes == code
+    if code == NO_BATCH:
+        every = np.random.default_rng(seed).permutation(np.flatnonzero(labels != None))  # noqa: E711
+        codes, out = np.zeros_like(codes), np.isin(np.arange(len(codes)), every[::2])
+        labels = np.where(out, None, labels)
+    train = np.flatnonzero((~out | (code == NO_BATCH)) & (task.labels != removed if removed else True))
+    known = {label for label in labels[train] if label is not None} | ({removed} - {None})
+    test = np.array([row for row in np.flatnonzero(out) if task.labels[row] in known])
     truth, facts = task.labels[test].astype(str), {}
     unknown = np.isin(truth, [removed] if removed else [])
     if name == OURS:
         annotator, embedder = CellAnnotator(seed=seed, progress=False), task.ours(seed)
-        codes = numbered_anew(task.codes, train)
+        codes = numbered_anew(codes, train)
         if removed is not None:  # once for all folds: what counts here is that no vectors know the type
             embedder.fit_cells(task.cells, codes, train)
-        annotator.fit_cells(task.cells, codes, train, task.labels, "type", embedder)
+        annotator.fit_cells(task.cells, codes, train, labels, "type", embedder)
         table = annotator.annotate_cells(task.cells, test).table
         calls, strangeness = table["type"].to_numpy(dtype=str), table["strangeness"].to_numpy(dtype=float)
-        refused, facts = table["label"].to_numpy(dtype=object) == UNKNOWN, {"weights": annotator.weights_}
+        said = {"said": annotator.kept_back_["right"]}
+        refused, facts = table["label"].to_numpy(dtype=object) == UNKNOWN, {"weights": annotator.weights_ | said}
+        sure = table["probability"].to_numpy(dtype=float)
     else:
-        labelled = train[[task.labels[row] is not None for row in train]]
-        batches = np.unique(task.codes[labelled], return_inverse=True)[1]
-        counts, types = task.counts, task.labels[labelled].astype(str)
+        labelled = train[[labels[row] is not None for row in train]]
+        batches = np.unique(codes[labelled], return_inverse=True)[1]
+        counts, types = task.counts, labels[labelled].astype(str)
         calls, strangeness = CALLERS[name](counts[labelled], types, batches, counts[test], seed)
-        refused = None
+        refused, sure = None, 1 - strangeness
     rows = pd.DataFrame({"cell": test, "truth": truth, "call": calls.astype(str), "strangeness": strangeness})
+    rows["probability"] = sure
     rows["right"] = np.where(unknown, np.nan, rows["truth"] == rows["call"])
     rows["unknown"] = unknown
     rows["kept"] = np.nan if refused is None else np.where(unknown, np.nan, ~refused)

@@ -14,7 +14,7 @@ from omniset.cells.annotator import Annotation, CellAnnotator
 from omniset.cells.data import UNKNOWN, Cells, labels_of
 from omniset.cells.embedder import CellEmbedder
 from omniset.cells.evaluate import ALL, NEW, TRANSFER, WHOLE, Evaluation
-from omniset.cells.evaluate_annotation import REMOVED, AnnotationEvaluation
+from omniset.cells.evaluate_annotation import HALF, REMOVED, AnnotationEvaluation
 from omniset.cells.evaluate_perturbation import PerturbationEvaluation
 from omniset.cells.metrics import BATCH, BIO
 from omniset.cells.perturber import CellPerturber
@@ -142,12 +142,13 @@ def of_annotation(
 
 def of_annotation_evaluation(evaluation: AnnotationEvaluation, run: frame.Run) -> Made:
     """On types that were called of batches left out."""
-    comparison = evaluation.comparison
+    comparison, known = evaluation.comparison, ["f1", "right", "ece", "kept"]
     texts = {
+        HALF: "Half of the cells, of all batches as one, have a label. The others are called.",
         NEW: "One batch at a time is left out altogether, and its cells are called by what the others teach.",
         REMOVED: "Besides, one type is taken out of the reference: its cells are unknown.",
     }
-    sections = _conditions(comparison, texts, {NEW: ["f1", "right", "kept"], REMOVED: ["auroc", "found", "kept"]})
+    sections = _conditions(comparison, texts, dict.fromkeys((HALF, NEW), known) | {REMOVED: ["auroc", "found", "kept"]})
     sections.append(Section("Weights", "", [_table("Of our methods.", evaluation.weights, folded=True)]))
     lead = f"{many(len(comparison.methods), 'method')} that call the types of cells of batches they have not seen."
     return frame.compose(run, lead, sections, {"not_run": evaluation.not_run}, comparison=comparison)
