@@ -206,7 +206,7 @@ def test_a_part_that_is_taken_alone_is_said(weights, alone):
     of = {"near": {"ridge": 0.5, "boosting": 0.5}, "far": dict(zip(("ridge", "boosting"), weights, strict=True))}
     part = report._parts(of, {"near": {"ridge": 0.2}, "far": {"ridge": 0.4, "blend": 0.3}})
     words = "Far: pairs of regions away from known regions. Kernel ridge is taken alone: on regions held back all"
-    assert (f"{words} together were no better, r 0.300 against 0.400." in part.text) == alone
+    assert (f"{words} together were no better, r 0.3000 against 0.4000." in part.text) == alone
     (table,) = part.blocks
     assert table.rows[0] == ["kernel ridge", 0.5, 0.2, weights[0], 0.4]
 

@@ -124,7 +124,7 @@ def scores_of(names: Sequence[str], folds: Sequence[Fold], stacks: Mapping[str, 
             for name, column in said.items():
                 if there.sum() >= FEWEST:
                     sums.setdefault(name, []).append((pearson(fold.values[there], column), int(there.sum())))
-        means = {name: float(np.average(*zip(*each, strict=True))) for name, each in sums.items()}
+        means = {n: float(np.average([r for r, _ in each], weights=[w for _, w in each])) for n, each in sums.items()}
         scores[kind] = {name: r for name, r in means.items() if np.isfinite(r)}
     return scores
 

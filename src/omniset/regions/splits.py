@@ -9,7 +9,7 @@ leave most of their mirror images in the other hemisphere, which are as alike. B
 from __future__ import annotations
 
 import numpy as np
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from scipy.spatial.distance import cdist
 
 from omniset.regions.data import Pairs, Places, Regions, check_places, mirrored
@@ -82,7 +82,7 @@ def _without(train: Regions, parts: list[Int[np.ndarray, " _"]]) -> list[tuple[R
     return [(train.take(np.setdiff1d(np.arange(len(train)), rows)), train.take(rows)) for rows in parts]
 
 
-def near_known(known: Places, places: Places) -> Bool[np.ndarray, " regions"]:
+def near_known(known: Float[np.ndarray, "known 3"], places: Places) -> Bool[np.ndarray, " regions"]:
     """Is there a known region close to each place, or to its mirror image in the plane x = 0?
 
     Close is within 0.75 of the spacing of known regions: the median distance of one to the next on its side.
