@@ -256,7 +256,10 @@ def test_what_needs_coordinates_stops_before_any_work():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"methods": ["boosting", "none"]}, "methods must be out of ridge, boosting, geometry; got 'none'"),
+        (
+            {"methods": ["boosting", "none"]},
+            "methods must be out of ridge, ridge-places, geometry-genes, boosting, geometry; got 'none'",
+        ),
         ({"methods": []}, "methods, variants and mine leave nothing to run$"),
         ({"folds": 1}, "folds must be >= 2, got 1"),
         ({"seeds": 0}, "seeds must be >= 1, got 0"),

@@ -5,7 +5,19 @@ import pytest
 from region_methods import GENES, REGIONS, TRAIN, every_pair, regions_of, squared, standardised
 
 from omniset.regions import kernel_ridge
-from omniset.regions.kernel_ridge import Fold, GaussianKernel, KernelRidge, TwoStep, compared, filled, spectrum_of
+from omniset.regions.data import known_pairs, matrix_of
+from omniset.regions.kernel_ridge import (
+    Fold,
+    GaussianKernel,
+    GenesOverDistance,
+    KernelRidge,
+    MirroredPlaces,
+    TwoStep,
+    compared,
+    filled,
+    spectrum_of,
+)
+from omniset.regions.methods import Geometry
 from omniset.regions.scores import pearson
 from omniset.regions.splits import split
 
@@ -87,6 +99,24 @@ def test_kernels():
         (GaussianKernel(0.3, tuple(widths), 0.4), genes * near),
     ):
         assert np.allclose(kernel(both), 1 + expected, rtol=1e-6)
+
+
+def test_genes_over_distance_and_mirrored_places():
+    """A kernel of genes alone, solved whole, of what distance leaves; and the ridge without genes."""
+    regions = regions_of(missing=False)
+    method = GenesOverDistance().fit(regions, TRAIN)
+    train = regions.take(sorted(TRAIN.tolist(), key=lambda i: regions.names[i]))
+    trunk = Geometry().fit(regions, TRAIN)
+    assert (method.kernel.widths, method.over_trunk) == (None, True)
+    kernel = method.kernel(compared(regions, train, genes=True, place=False))
+    pairs = every_pair(REGIONS, directed=False)
+    known, values = known_pairs(train)
+    left = matrix_of(train, known, values - trunk.at(train, known))
+    gram = method.kernel(compared(train, train, genes=True, place=False))
+    expected = TwoStep(spectrum_of(gram), left, method.penalty).predict(kernel)[tuple(pairs.T)]
+    assert np.allclose(method.predict(regions, pairs), expected + trunk.at(regions, pairs))
+    places, ridge = MirroredPlaces().fit(regions, TRAIN), KernelRidge(False).fit(regions, TRAIN)
+    assert np.array_equal(places.predict(regions, pairs), ridge.predict(regions, pairs))
 
 
 # ---------------------------------------------------------------------- choice by inner folds

@@ -203,8 +203,12 @@ def test_the_report_on_a_model():
 
 @pytest.mark.parametrize(("weights", "alone"), [((0.5, 0.5), False), ((1.0, 0.0), True)])
 def test_a_part_that_is_taken_alone_is_said(weights, alone):
-    part = report._parts(dict(zip(("ridge", "boosting"), weights, strict=True)), {"ridge": 0.4, "blend": 0.3})
-    assert ("Kernel ridge is taken alone" in part.text) == alone
+    of = {"near": {"ridge": 0.5, "boosting": 0.5}, "far": dict(zip(("ridge", "boosting"), weights, strict=True))}
+    part = report._parts(of, {"near": {"ridge": 0.2}, "far": {"ridge": 0.4, "blend": 0.3}})
+    words = "Far: pairs of regions away from known regions. Kernel ridge is taken alone: on regions held back all"
+    assert (f"{words} together were no better, r 0.3000 against 0.4000." in part.text) == alone
+    (table,) = part.blocks
+    assert table.rows[0] == ["kernel ridge", 0.5, 0.2, weights[0], 0.4]
 
 
 def test_what_genes_add_is_said_first():

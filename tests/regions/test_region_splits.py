@@ -4,7 +4,17 @@ import numpy as np
 import pytest
 from region_methods import brain_of
 
-from omniset.regions.splits import KINDS, held_back, random_folds, spatial_folds, split, twinned, twins
+from omniset.regions.splits import (
+    KINDS,
+    held_back,
+    held_back_twice,
+    near_known,
+    random_folds,
+    spatial_folds,
+    split,
+    twinned,
+    twins,
+)
 
 
 def regions_of(number=47, directed=False):
@@ -120,6 +130,28 @@ def test_bilateral_folds_take_both_twins():
 
     assert max(parted("bilateral", seed) for seed in range(5)) <= 2 * 4
     assert np.mean([parted("spatial", seed) for seed in range(5)]) > 0.1 * 44
+
+
+def test_held_back_with_mirror_images_and_then_without():
+    half = np.abs(regions_of(22).coordinates) + np.array([1.0, 0.0, 0.0])
+    regions = regions_of(44).with_(coordinates=np.concatenate([half, half * [-1, 1, 1]]))
+    found = held_back_twice(regions, 3, 0)
+    for manner, others in ((found[:3], lambda near: near.mean() < 0.6), (found[3:], lambda near: near.mean() > 0.9)):
+        assert sorted(name for _, left in manner for name in left.names) == sorted(regions.names)
+        for learn, left in manner:
+            assert sorted(learn.names + left.names) == sorted(regions.names)
+            assert others(near_known(learn.coordinates, left.coordinates))
+    right = held_back_twice(regions.take(np.arange(22)), 3, 0)
+    assert len(right) == len(held_back_twice(regions.with_(coordinates=None), 3, 0)) == 6
+    assert sorted(name for _, left in right for name in left.names) == sorted(regions.names[:22])
+    assert held_back_twice(regions.take([0, 1, 22, 23]), 3, 0) == []
+
+
+def test_close_to_a_known_region_or_to_its_mirror_image():
+    """Known regions are 10 mm from the next on their side, or 30: in the middle 10."""
+    known = np.array([[10.0, 0, 0], [20, 0, 0], [-20, 40, 0], [-50, 40, 0], [30, 0, 0]])
+    places = np.array([[27.0, 0, 0], [-27, 0, 0], [10, 7.6, 0], [10, 7.4, 0], [20, 40, 7.4], [-35, 40, 0]])
+    assert near_known(known, places).tolist() == [True, True, False, True, True, False]
 
 
 def test_twins_and_the_share_of_pairs_that_have_them():

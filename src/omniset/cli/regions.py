@@ -83,7 +83,7 @@ def fit(
     """
     needed(expression=expression, connectivity=connectivity)
     from omniset.regions import ConnectivityPredictor, report
-    from omniset.regions.blend import Blend
+    from omniset.regions.blend import RELATIONS, Blend
     from omniset.report.run import working_folder
     from omniset.runs import processes
     from omniset.runs.console import telling
@@ -104,10 +104,11 @@ def fit(
             folder.save(predictor, {"provenance": folder.provenance})
             lines = []
             if isinstance(blend := predictor.method_, Blend):
-                lines.append(f"  {in_words(blend.weights)}")
-                if (taken := blend.alone or "blend") in blend.scores:
-                    r = blend.scores[taken]
-                    lines.append(f"  Pearson's r on regions held back within the training: {r:.3f}")
+                for kind, of in blend.weights.items():
+                    lines.append("  " + f"regions {RELATIONS[kind]}: " * (len(blend.weights) > 1) + in_words(of))
+                    taken = max(of, key=of.__getitem__) if max(of.values()) == 1 else "blend"
+                    if (r := blend.scores.get(kind, {}).get(taken)) is not None:
+                        lines.append(f"  Pearson's r on such regions, held back within the training: {r:.3f}")
             genes = _importance(predictor, talk, FIT_NULLS, None)
             talk("writing the report")
             made = report.of_fit(folder.about(f"Model of {files.title}", predictor.notes_), predictor, genes)

@@ -66,7 +66,7 @@ class Evaluation:
         by_fold: A row per seed, fold and method: `seed`, `fold`, `method`, `seconds` of the fit, and what
             `omniset.regions.scores.scores` gives for the pairs of the fold.
         nulls: Of the first seed: the closed form beside its nulls, by kind of null.
-        weights: Of our default, a row per seed and fold: what its parts are weighed with.
+        weights: Of our default, a row per seed, fold and relation to known regions: what its parts are weighed with.
         predictions: By method, of every seed: all pairs, NaN between folds; rows and columns are `regions`.
         folds: The fold of each region, of every seed.
         regions: All of them.
@@ -264,8 +264,9 @@ def evaluate(
             and nobody knows, or a folder with rows of other arguments or data.
     """
     first = arguments.pop("seed", 0)
-    # A baseline that ours is itself would tie with it.
-    chosen = [n for n in BASELINES if n != arguments.get("method")] if methods is None else list(methods)
+    # A baseline that ours is itself would tie with it; without places, some are the ridge or nothing.
+    useless = (arguments.get("method"), *(() if regions.placed else ("ridge-places", "geometry-genes")))
+    chosen = [name for name in BASELINES if name not in useless] if methods is None else list(methods)
     models: dict[str, dict[str, Any]] = {name: {"method": name} for name in chosen}
     models |= {OURS: arguments} if mine else {}
     if mine and regions.placed and arguments.get("method", "blend") == "blend":
@@ -378,8 +379,7 @@ class _Run:
             about = {"seed": self.seed, "fold": fold, "method": self.model}
             seconds = time.perf_counter() - start
             rows.append({**about, "seconds": seconds, **dict.fromkeys(PARTS, math.nan), **measured})
-            if predictor.weights_:
-                weights.append({**about, **predictor.weights_})
+            weights += [{**about, "relation": kind, **of} for kind, of in predictor.weights_.items()]
             predictions[np.ix_(test, test)] = matrix_of(within, pairs, predicted)
         facts = {"weights": weights, "provenance": provenance(self.seed)}
         return Done(facts, pd.DataFrame(rows), {"predictions": predictions})

@@ -202,12 +202,14 @@ class KernelRidge(Method):
         chosen: Fitted: its choices are taken. None: they are made here.
 
     Attributes:
+        near: Does the kernel look at places, where they are known?
         kernel, penalty: Chosen.
         over_trunk: Chosen: it is fitted to what distance leaves, see `Geometry`.
         score: Mean over inner folds of Pearson's r with this choice; None where there were fewer than two.
     """
 
     name = "ridge"
+    near: ClassVar[bool] = True
     FIELDS: ClassVar[Fields] = {
         **dict.fromkeys(("penalty", "over_trunk", "score", "mean")),
         "kernel": GaussianKernel,
@@ -227,9 +229,9 @@ class KernelRidge(Method):
         self.chosen = chosen
 
     def _fit(self, train: Regions, seed: int) -> None:
-        widths = (WIDTHS[0],) * 3 if self.needs_coordinates else None
+        widths = (WIDTHS[0],) * 3 if self.needs_coordinates and self.near else None
         self.kernel = GaussianKernel(RATES[0] if self.needs_genes else None, widths)
-        self.penalty, self.over_trunk, self.score = PENALTIES[0], False, None
+        self.penalty, self.over_trunk, self.score = PENALTIES[0], self.needs_coordinates and not self.near, None
         if self.chosen is not None:
             self.kernel, self.penalty = self.chosen.kernel, self.chosen.penalty
             self.over_trunk, self.score = self.chosen.over_trunk, self.chosen.score
@@ -280,7 +282,7 @@ class KernelRidge(Method):
                 self.over_trunk, self.score = bool(over[trunk]), float(scores.max())
 
     def _search(self, folds: list[Fold]) -> None:
-        if not self.needs_coordinates:
+        if self.kernel.widths is None:
             self._choose(folds, [GaussianKernel(rate) for rate in GENES_ALONE])
             return
         near = [GaussianKernel(widths=(width,) * 3, side=side) for width in WIDTHS for side in SIDES]
@@ -293,6 +295,26 @@ class KernelRidge(Method):
         self._choose(folds, [self.kernel.stretched(factor) for factor in STRETCHED])
         if self.kernel.rate is not None:
             self._choose(folds, [replace(self.kernel, rate=self.kernel.rate * factor) for factor in STRETCHED])
+
+
+class MirroredPlaces(KernelRidge):
+    """Two-step kernel ridge of mirrored places alone."""
+
+    name = "ridge-places"
+
+    def __init__(self, genes: bool = False, chosen: KernelRidge | None = None) -> None:
+        """Genes are not looked at, whatever is asked for."""
+        super().__init__(False, chosen)
+
+
+class GenesOverDistance(KernelRidge):
+    """What distance and mirrored distance say, see `Geometry`, and of what they leave two-step kernel ridge of genes.
+
+    Inner folds choose the rate of genes and the penalty. Where places are not known it is the ridge.
+    """
+
+    name = "geometry-genes"
+    near = False
 
 
 def _rest(train: Regions, trunk: Geometry | None) -> tuple[float, Square]:

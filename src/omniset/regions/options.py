@@ -15,22 +15,27 @@ METHODS = {
     "places": "the default without genes: what genes add is what the default has more",
     "attention": "what new regions read from; the default's r on 100 regions in a tenth of its time",
     "ridge": "the strongest simple method of functional connectivity, and part of the default",
+    "ridge-places": "what mirrored places say, most where the mirror image is known; part of the default",
+    "geometry-genes": "what genes add to distance, and nothing else; part of the default",
     "boosting": "the strongest simple method of structural connectivity, and part of the default",
     "geometry": "what distance alone says, which the others add to; without places it is the mean",
     "seed": "the network that this system began with, as its document has it",
 }
-BASELINES = ("ridge", "boosting", "geometry")  # of these, what a model must beat
+BASELINES = ("ridge", "ridge-places", "geometry-genes", "boosting", "geometry")  # of these, what a model must beat
 
 
 @options
 class PredictorOptions(Computing):
     """How a model of brain regions is made."""
 
-    method: Literal["blend", "places", "attention", "ridge", "boosting", "geometry", "seed"] = option(
+    method: Literal[
+        "blend", "places", "attention", "ridge", "ridge-places", "geometry-genes", "boosting", "geometry", "seed"
+    ] = option(
         "blend",
-        '"blend": attention to known regions, kernel ridge and boosted trees, weighed on regions held back; "places": '
-        'the same without genes; "attention", "ridge" or "boosting": one of the parts alone; "geometry": what distance '
-        'alone says; "seed": the network whose genes attend to genes, as first described.',
+        '"blend": attention to known regions, kernel ridges and boosted trees, weighed on regions held back; "places": '
+        'the same without genes; "attention", "ridge", "ridge-places" (kernel ridge of mirrored places), '
+        '"geometry-genes" (distance, and ridge of genes on what it leaves) or "boosting": one of the parts alone; '
+        '"geometry": what distance alone says; "seed": the network whose genes attend to genes, as first described.',
     )
     _: KW_ONLY
     dim: int = shared.dim(128, 'Width of "seed"; divisible by its four heads.')

@@ -19,7 +19,7 @@ from omniset.fitted import Estimator
 from omniset.regions.blend import Blend, attention_of
 from omniset.regions.data import LABELS, Pairs, PairValues, Regions, known_pairs, matrix_of
 from omniset.regions.importance import attended, gene_importance, read_gmt
-from omniset.regions.kernel_ridge import KernelRidge
+from omniset.regions.kernel_ridge import GenesOverDistance, KernelRidge, MirroredPlaces
 from omniset.regions.methods import Boosting, Geometry, Method, joined, parted
 from omniset.regions.options import PredictorOptions
 from omniset.regions.reading import read_regions
@@ -34,7 +34,9 @@ from omniset.tables.genes import match
 from omniset.training import artefacts, schema
 
 LEAST, LEAST_GENES = 12, 10  # regions
-METHODS: dict[str, type[Method]] = {"ridge": KernelRidge, "boosting": Boosting, "geometry": Geometry}
+METHODS: dict[str, type[Method]] = {
+    kind.name: kind for kind in (KernelRidge, MirroredPlaces, GenesOverDistance, Boosting, Geometry)
+}
 ONE_SIDED = "the model learned from one hemisphere: what it predicts between the two is extrapolated"
 
 
@@ -42,9 +44,9 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
     """Predicts connectivity of pairs of brain regions from the genes that the regions express.
 
     The default, method="blend", is a weighted sum of a network whose new regions attend to the set of known regions
-    (`omniset.regions.set_attention.RegionSetAttention`), two-step kernel ridge and boosted trees. Regions that are held
-    back decide on the weights: see `omniset.regions.blend.Blend`. Connectivity without direction is predicted alike for
-    (i, j) and (j, i). Pairs of the regions learned from may be unknown: what is known is used as it is.
+    (`omniset.regions.set_attention.RegionSetAttention`), two-step kernel ridges and boosted trees. Regions that are
+    held back decide on the weights: see `omniset.regions.blend.Blend`. Connectivity without direction is predicted
+    alike for (i, j) and (j, i). Pairs of the regions learned from may be unknown: what is known is used as it is.
 
     Args:
         {options}
@@ -339,10 +341,10 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
         return GeneVectors(self.regions_.genes, method.network.tokens.vectors.numpy())
 
     @property
-    def weights_(self) -> dict[str, float]:
-        """What "blend" weighs its parts with, by name; empty for other methods."""
+    def weights_(self) -> dict[str, dict[str, float]]:
+        """What "blend" weighs its parts with, by relation to known regions and by name; empty for other methods."""
         method = self._fitted()
-        return dict(method.weights) if isinstance(method, Blend) else {}
+        return {kind: dict(of) for kind, of in method.weights.items()} if isinstance(method, Blend) else {}
 
     def check_arguments(self) -> None:
         """Raise the ValueError that fit would, where that can be said without regions."""

@@ -6,14 +6,14 @@ Each is a list of sections on the frame that all systems share, and the plain nu
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from omniset.regions import figures as drawn
-from omniset.regions.blend import POSITION, Blend
+from omniset.regions.blend import RELATIONS, Blend
 from omniset.regions.data import known_pairs
 from omniset.regions.evaluate import DECISIVE, PARTS, PLACES, Evaluation, distances_of
 from omniset.regions.predictor import ConnectivityPredictor
@@ -28,9 +28,10 @@ NAMES = {
     PLACES: "ours, places only",
     "geometry": "distance and mirrored distance",
     "ridge": "kernel ridge",
+    "ridge-places": "kernel ridge of mirrored places",
+    "geometry-genes": "distance, and ridge of genes",
     "boosting": "boosted trees",
     "attention": "attention to known regions",
-    POSITION: "attention to known regions, places",
     "blend": "all together",
 }
 DIVIDED = {
@@ -126,18 +127,23 @@ def of_explanation(
 # ---------------------------------------------------------------------- sections of a model and of a pair
 
 
-def _parts(weights: dict[str, float], scores: dict[str, float]) -> Section:
+def _parts(weights: Mapping[str, Mapping[str, float]], scores: Mapping[str, Mapping[str, float]]) -> Section:
     if not weights:
         return Section("Parts", "The model is one method, without parts to weigh.")
-    rows = [[name_of(name), weights.get(name), scores.get(name)] for name in {**scores, **weights}]
     text = "Weights that predict pairs of regions not seen best; all together are scored with those of other folds."
-    shares = [name for name, weight in weights.items() if weight]
-    if len(shares) == 1:
-        both = [text_of(scores.get(name, math.nan)) for name in ("blend", shares[0])]
-        text += f" {name_of(shares[0]).capitalize()} is taken alone: on regions held back all together were no better, "
-        text += f"r {both[0]} against {both[1]}."
-    caption = "Weights of the parts, and Pearson's r of each in validation."
-    return Section("Parts", text, [Table(caption, ["part", "weight", "r in validation"], rows, half=True)])
+    names = dict.fromkeys(name for of in (*scores.values(), *weights.values()) for name in of)
+    columns, rows = ["part"], [[name_of(name)] for name in names]
+    for kind, of in weights.items():
+        where, r = f", {kind}" if len(weights) > 1 else "", scores.get(kind, {})
+        columns += [f"weight{where}", f"r in validation{where}"]
+        rows = [[*row, of.get(name), r.get(name)] for row, name in zip(rows, names, strict=True)]
+        text += f" {kind.capitalize()}: pairs of regions {RELATIONS[kind]}." if where else ""
+        shares = [name for name, weight in of.items() if weight]
+        if len(shares) == 1:
+            both = [text_of(r.get(name, math.nan)) for name in ("blend", shares[0])]
+            text += f" {name_of(shares[0]).capitalize()} is taken alone: on regions held back all together were no "
+            text += f"better, r {both[0]} against {both[1]}."
+    return Section("Parts", text, [Table("Weights of the parts, and Pearson's r of each.", columns, rows, half=True)])
 
 
 def _bars(rows: pd.DataFrame, unit: str, caption: str) -> Plot:

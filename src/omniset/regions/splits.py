@@ -9,12 +9,14 @@ leave most of their mirror images in the other hemisphere, which are as alike. B
 from __future__ import annotations
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Bool, Float, Int
+from scipy.spatial.distance import cdist
 
 from omniset.regions.data import Pairs, Places, Regions, check_places, mirrored
 
 KINDS = ("bilateral", "spatial", "random")
 FEWEST = 3  # regions of a fold: as many pairs, the fewest that have a correlation other than 1 or -1
+CLOSE = 0.75  # of the spacing of known regions, within which there is a known region close by
 
 
 def split(kind: str, regions: Regions, folds: int, seed: int) -> list[Int[np.ndarray, " _"]]:
@@ -57,8 +59,39 @@ def held_back(train: Regions, folds: int, seed: int, kind: str = KINDS[0]) -> li
     folds = min(folds, len(train) // FEWEST)
     if folds < 2:
         return []
-    parts = split(kind if train.placed else "random", train, folds, seed)
+    return _without(train, split(kind if train.placed else "random", train, folds, seed))
+
+
+def held_back_twice(train: Regions, folds: int, seed: int) -> list[tuple[Regions, Regions]]:
+    """As `held_back`, in two manners: bilateral folds, and then folds without the mirror images of their regions.
+
+    Of the second kind are the regions of a bilateral fold on the left and those of the next one on the right: the
+    mirror image of each is learned from. Where places are not known, or all on one side, there is only the first
+    manner, with twice as many folds.
+    """
+    right = train.coordinates[:, 0] >= 0 if train.placed and train.coordinates is not None else np.zeros(len(train))
+    if not 0 < right.sum() < len(train):
+        return held_back(train, 2 * folds, seed)
+    folds = min(folds, len(train) // FEWEST)
+    both = split(KINDS[0], train, folds, seed) if folds > 1 else []
+    alone = [np.union1d(a[~right[a]], b[right[b]]) for a, b in zip(both, both[1:] + both[:1], strict=True)]
+    return _without(train, both + alone)
+
+
+def _without(train: Regions, parts: list[Int[np.ndarray, " _"]]) -> list[tuple[Regions, Regions]]:
     return [(train.take(np.setdiff1d(np.arange(len(train)), rows)), train.take(rows)) for rows in parts]
+
+
+def near_known(known: Float[np.ndarray, "known 3"], places: Places) -> Bool[np.ndarray, " regions"]:
+    """Is there a known region close to each place, or to its mirror image in the plane x = 0?
+
+    Close is within 0.75 of the spacing of known regions: the median distance of one to the next on its side.
+    """
+    apart = cdist(known, known)
+    right = known[:, 0] >= 0
+    apart[np.eye(len(known), dtype=bool) | (right[:, None] != right)] = np.inf
+    spacing = np.median(apart.min(1)[np.isfinite(apart.min(1))])
+    return cdist(mirrored(places), mirrored(known)).min(1) <= CLOSE * spacing
 
 
 def random_folds(regions: int, folds: int, seed: int) -> list[Int[np.ndarray, " _"]]:
