@@ -209,9 +209,10 @@ def _called(task: Task, name: str, seed: int, code: int, removed: str | None) ->
     """A row per cell that is left out and of a type of the reference, or of the removed one."""
     codes, labels, out = task.codes, task.labels, task.codes == code
     if code == NO_BATCH:
-        every = np.random.default_rng(seed).permutation(np.flatnonzero(labels != None))  # noqa: E711
+        every = np.random.default_rng(seed).permutation(np.flatnonzero(pd.notna(labels)))
         codes, out = np.zeros_like(codes), np.isin(np.arange(len(codes)), every[::2])
-        labels = np.where(out, None, labels)
+        labels = labels.copy()
+        labels[out] = None
     train = np.flatnonzero((~out | (code == NO_BATCH)) & (task.labels != removed if removed else True))
     known = {label for label in labels[train] if label is not None} | ({removed} - {None})
     test = np.array([row for row in np.flatnonzero(out) if task.labels[row] in known])

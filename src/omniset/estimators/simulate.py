@@ -30,8 +30,9 @@ def write_classes(folder: Path, seed: int = 0, patients: int = 30) -> None:
     rng = np.random.default_rng(seed)
     samples = np.arange(patients * SAMPLES)
     infected = samples // SAMPLES % 3 == 0
-    cells = pd.concat([_sample(i, HIGH * int(infected[i]), rng) for i in samples], ignore_index=True)
-    labels = pd.DataFrame({"set": [_name(i) for i in samples], "label": np.where(infected, "infected", "healthy")})
+    each = zip(samples.tolist(), infected.tolist(), strict=True)
+    cells = pd.concat([_sample(i, HIGH * int(ill), rng) for i, ill in each], ignore_index=True)
+    labels = pd.DataFrame({"set": [*map(_name, samples.tolist())], "label": np.where(infected, "infected", "healthy")})
     labels["patient"] = [f"patient_{i // SAMPLES:02d}" for i in samples]
     _write(folder, cells, labels, labels["set"][samples // SAMPLES >= round(patients * (1 - HELD_OUT))])
 

@@ -132,7 +132,8 @@ def _parts(weights: Mapping[str, Mapping[str, float]], scores: Mapping[str, Mapp
         return Section("Parts", "The model is one method, without parts to weigh.")
     text = "Weights that predict pairs of regions not seen best; all together are scored with those of other folds."
     names = dict.fromkeys(name for of in (*scores.values(), *weights.values()) for name in of)
-    columns, rows = ["part"], [[name_of(name)] for name in names]
+    columns = ["part"]
+    rows: list[list[Any]] = [[name_of(name)] for name in names]
     for kind, of in weights.items():
         where, r = f", {kind}" if len(weights) > 1 else "", scores.get(kind, {})
         columns += [f"weight{where}", f"r in validation{where}"]

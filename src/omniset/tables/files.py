@@ -352,7 +352,8 @@ class TableFile(TextFile):
     def _read_header(self) -> list[str]:
         self.refuse_other_kinds()
         with self._text(encoding="utf-8-sig") as text:
-            line, marked = text.readline(), []
+            line = text.readline()
+            marked: list[str] = []
             if said := SEPARATOR_LINE.fullmatch(line.rstrip("\r\n")):
                 self.separator, self._above, line = said[1] or self.separator, 1, text.readline()
             while line.startswith("#") and len(marked) < PEEK:

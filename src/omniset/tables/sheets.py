@@ -205,10 +205,11 @@ class Sheet:
             fields = self.split(row, line) if strict else split_loosely(line, self.separator)
             if len(fields) < width or (strict and len(fields) > width):
                 raise self.wrong_width(row, line, len(fields))
-            read = [point(field) for field in fields] if DECIMAL.get() == "," else fields
-            if None in read:
-                raise self.file.error(row, f"has {fields[read.index(None)]!r}, {POINTED}")
-            fields = [field or "" for field in read]
+            if DECIMAL.get() == ",":
+                read = [point(field) for field in fields]
+                if None in read:
+                    raise self.file.error(row, f"has {fields[read.index(None)]!r}, {POINTED}")
+                fields = [field or "" for field in read]
             again = titled and fields[0].lstrip("#").strip() == self.columns[0]
             if again and [field.strip() for field in fields[1:width]] == self.columns[1:]:
                 raise self.file.error(
