@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import scipy.sparse as sp
-from jaxtyping import Float, Int
+from jaxtyping import Float, Float32
 
 from omniset.tables.files import TableWriter
 
@@ -57,7 +57,7 @@ def write(folder: Path, seed: int = 0, cells: int = 400, genes: int = 600) -> No
     new.write_h5ad(folder / "new.h5ad")
 
 
-def drawn(means: Float[np.ndarray, "cells genes"], rng: np.random.Generator) -> Int[np.ndarray, "cells genes"]:
+def drawn(means: Float[np.ndarray, "cells genes"], rng: np.random.Generator) -> Float32[np.ndarray, "cells genes"]:
     """Negative binomial counts of cells that are sequenced to different depths."""
     depth = DEPTH * rng.lognormal(0, 0.3, (len(means), 1))
     mu = depth * means / means.sum(1, keepdims=True)

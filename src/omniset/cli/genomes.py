@@ -257,8 +257,8 @@ def evaluate(
     from omniset.runs import devices
     from omniset.runs.console import say
 
-    options = chosen(CompleterOptions, options)
-    completer = GenomeCompleter(**options) if model is None else _fitted(model, options)
+    asked = chosen(CompleterOptions, options)
+    completer = GenomeCompleter(**asked) if model is None else _fitted(model, asked)
     completer.check_arguments()
     device = devices.find(completer.device).type
     about: dict[str, Any] = {"reads": [table, taxonomy, quality, model], "resume": resume}

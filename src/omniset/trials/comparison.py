@@ -246,12 +246,12 @@ class Comparison:
         return f"Ours minus {gate.opponent}: {text} {interval.value:+.3f}; {few}."
 
     def lines(self, conditions: Sequence[str] | None = None) -> list[str]:
-        """What a terminal shows: methods, best first; the verdict; the gates.
+        """What a terminal shows: the verdict; methods, best first; the gates.
 
         Args:
             conditions: Those whose methods are shown, by their first score that was measured. None: all.
         """
-        lines = []
+        lines = ["", self.verdict()] if self.verdict() else []
         for condition in self.conditions if conditions is None else conditions:
             measured = (s for s in self.scores if self.table(s.name, condition)["value"].notna().any())
             first = next(measured, self.scores[0])
@@ -261,8 +261,8 @@ class Comparison:
             for method, value, low, high in table.itertuples():
                 ends = "" if math.isnan(low) else f"  ({low:.3f} to {high:.3f})"
                 lines.append(f"  {method:<{width}}  {value:.3f}{ends}")
-        lines += ["", self.verdict()] if self.verdict() else []
         told = len(self.gates) == 1 and self.gates[0].opponent is not None and self.gates[0].bound == 0  # the verdict
+        lines += [""] if self.gates and not told else []
         for gate in [] if told else self.gates:
             value, low, high = gate.interval.value, gate.interval.low, gate.interval.high
             ends = "" if math.isnan(low) else f" ({low:+.3f} to {high:+.3f})"
