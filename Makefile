@@ -33,6 +33,7 @@ results: $(VENV)/.installed-dev  ## measure again what README and docs quote; ta
 	$(BIN)/python -m benchmarks exactness
 	$(BIN)/python -m benchmarks author
 	$(BIN)/python -m benchmarks demo
+	$(BIN)/python -m benchmarks examples
 	$(BIN)/python -m benchmarks speed
 	$(BIN)/python -m benchmarks grid
 	$(BIN)/python -m benchmarks batches

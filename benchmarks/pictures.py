@@ -131,6 +131,25 @@ def accuracies(found: dict[str, Any], kind: str, score: str) -> dict[str, tuple[
     return {"omniset" if name == "general" else name: (float(np.mean(v)), min(v), max(v)) for name, v in values.items()}
 
 
+def example() -> Figure:
+    """`omniset example tables`: what is explained of one sample, and what each method says of those held out."""
+    found = read("examples.json")["examples"]["tables"]
+    about = found["cells"]
+    figure, (left, right) = panels(2)
+    x, y, both = np.array(about["CD25"]), np.array(about["CD69"]), np.array(about["state"]) == "CD25+ CD69+"
+    order = np.argsort(about["score"])  # the highest on top
+    shown = left.scatter(x[order], y[order], c=np.array(about["score"])[order], cmap="viridis", s=45)
+    left.scatter(x[both], y[both], facecolors="none", edgecolors="#d1495b", s=110, label="CD25+ CD69+ in truth")
+    left.set_xlabel("CD25")
+    left.set_ylabel("CD69")
+    left.set_title(f"cells of {found['set']}, held out", fontsize="medium", loc="left")
+    left.legend(frameon=False, fontsize="small", loc="upper left")
+    figure.colorbar(shown, ax=left, label="how much it drove the prediction")
+    ranked(right, {name: (value,) * 3 for name, value in found["accuracy"].items()}, "infected or healthy: accuracy")
+    right.set_xlabel("24 samples held out")
+    return figure
+
+
 def draw() -> None:
-    for picture in (genomes, cells, regions, microbiomes):
+    for picture in (example, genomes, cells, regions, microbiomes):
         save(picture(), ROOT / "docs" / "images" / f"{picture.__name__}.png")
