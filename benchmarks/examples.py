@@ -48,7 +48,7 @@ def run(command: str, place: Path) -> float:
 
 def scores(place: Path, name: str) -> dict[str, float]:
     """The score of each method on what was held out."""
-    rows = json.loads((place / "evaluation/report.json").read_text(encoding="utf-8"))["scores"]
+    rows = json.loads((place / "evaluation/metrics.json").read_text(encoding="utf-8"))["scores"]
     return {row["method"]: row["value"] for row in rows if row["score"] == name}
 
 
@@ -89,10 +89,16 @@ def regions(place: Path) -> dict[str, Any]:
 
 
 def microbiomes(place: Path) -> dict[str, Any]:
-    truth = pd.read_csv(place / "truth.tsv", sep="\t").set_index("Feature ID")["Taxon"]
-    calls = pd.read_csv(place / "classified/calls.tsv.gz", sep="\t")
-    right = calls["Taxon"] == truth.reindex(calls["Feature ID"]).to_numpy()
-    return {"reads_right": float(np.average(right, weights=calls["count"]))}
+    """The share of the reads of all samples whose genus is called; a sample's own calls come before those of all."""
+    reads = pd.read_csv(place / "table.tsv", sep="\t", index_col=0).stack().rename("count")
+    reads = reads[reads > 0].rename_axis(["Feature ID", "sample"]).reset_index()
+    called, truth = (pd.read_csv(place / f"{name}.tsv", sep="\t") for name in ("classified/taxonomy", "truth"))
+    own = pd.read_csv(place / "classified/calls.tsv.gz", sep="\t")
+    reads = reads.merge(own[["Feature ID", "sample", "Taxon"]], "left").merge(
+        truth, on="Feature ID", suffixes=("", "_true")
+    )
+    taxon = reads["Taxon"].fillna(reads["Feature ID"].map(called.set_index("Feature ID")["Taxon"]))
+    return {"reads_right": float(np.average(taxon == reads["Taxon_true"], weights=reads["count"]))}
 
 
 TRUTH: dict[str, Callable[[Path], dict[str, Any]]] = {

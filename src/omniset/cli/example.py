@@ -153,8 +153,8 @@ EXAMPLES = {
     "cells": Example(
         _cells,
         {
-            "reference.h5ad": "counts of 800 cells of two donors, with their types",
-            "new.h5ad": "counts of 400 cells of a third donor",
+            "reference.h5ad": "counts of 600 cells of two donors, with their types",
+            "new.h5ad": "counts of 300 cells of a third donor",
             "truth.csv": "what nobody is told: their types, one of which the reference lacks (platelet)",
         },
         (

@@ -13,10 +13,10 @@ from omniset.options import Computing, option, options
 METHODS = {
     "blend": "the default: the highest r in every table",
     "places": "the default without genes: what genes add is what the default has more",
-    "attention": "what new regions read from; the default's r on 100 regions in a tenth of its time",
-    "ridge": "the strongest simple method of functional connectivity, and part of the default",
+    "attention": "what new regions read from, and part of the default",
+    "ridge": "the strongest simple method of functional connectivity near known regions, and part of the default",
     "ridge-places": "what mirrored places say, most where the mirror image is known; part of the default",
-    "geometry-genes": "what genes add to distance, and nothing else; part of the default",
+    "geometry-genes": "what genes add to distance: the strongest far from known regions; part of the default",
     "boosting": "the strongest simple method of structural connectivity, and part of the default",
     "geometry": "what distance alone says, which the others add to; without places it is the mean",
     "seed": "the network that this system began with, as its document has it",
