@@ -118,6 +118,8 @@ def main() -> None:
             rows = {n: run(worker, n, given.seed, given.files) for n in names if n not in absent}
         finally:
             worker.close()
+    if unread := [n for n, row in rows.items() if "not_read" in row]:
+        sys.exit(f"valid files are not read, so nothing is recorded: {', '.join(unread)}")
     total = {kind: sum(row[kind] for row in rows.values()) for kind in KINDS}
     print(f"{'all':32}" + "".join(f"{total[kind]:>10,}" for kind in KINDS))
     values = {

@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -347,17 +348,18 @@ def _checkpoint(path: Path) -> None:
     SetClassifier("ust", **seeds.SMALL, epochs=2).fit(frame, [*"pqpqpqpq"], folder=path.parent.parent, resume=True)
 
 
+MODELS = {
+    "genomes": "GenomeCompleter",
+    "cells": "CellEmbedder",
+    "regions": "ConnectivityPredictor",
+    "microbiomes": "TaxonClassifier",
+}
+
+
 def _loaded(system: str) -> Callable[[Path], None]:
     def read(path: Path) -> None:
-        from importlib import import_module
-
-        if system == "microbiomes":
-            from omniset.microbiomes import TaxonClassifier
-
-            TaxonClassifier.load(path, device="cpu", progress=False)
-            return
-        overrides = {"progress": False, "device": "cpu"}
-        import_module(f"omniset.{system}.runs")._load(path, overrides)
+        cls = getattr(import_module(f"omniset.{system}"), MODELS[system])
+        cls.load(path, device="cpu", progress=False).check_arguments()
 
     return read
 
