@@ -259,7 +259,7 @@ def test_bad_tables_are_named(kind, tmp_path):
         list(GenomeFile(path))
     assert str(error.value).startswith(f"{path}: ")
     assert str(error.value).removeprefix(str(path)).isprintable()
-    assert len(str(error.value).removeprefix(str(path))) < 600
+    assert len(str(error.value).removeprefix(str(path))) < 550
 
 
 @pytest.mark.parametrize(

@@ -228,7 +228,7 @@ def detect(sheet: Sheet) -> str:
     raise sheet.file.error(
         None,
         f"is of no known format: its columns are {listed(sheet.columns, 4)}. What can be read: {', '.join(FORMATS)}. "
-        "Give the format, counts in place of names of genes, or columns genome and family",
+        "Give one, or counts in place of names of genes",
     )
 
 
