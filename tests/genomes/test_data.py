@@ -233,7 +233,7 @@ BAD = {
     "header only": ("genome\tCOG0001\n", "has no genomes: there are no rows below its header"),
     "no column of genomes": ("K00001\tK00002\n1\t0\n0\t1\n", "line 1: all columns are families: the first, 'K00001'"),
     "one column": ("genome\nA\nB\n", "is of no known format: its columns are 'genome'. What can be read: genomes-by"),
-    "long names": ("\t".join(["x" * 99] * 20) + "\nA" + "\tb" * 19 + "\n", "xxx...' and 16 more. What can be read"),
+    "long names": ("\t".join(["x" * 99] * 20) + "\nA" + "\tb" * 19 + "\n", "xxx...' and 17 more. What can be read"),
     "Roary's csv": ("Gene,Non-unique Gene name,Annotation\nlacZ,,b\n", "give the file gene_presence_absence.Rtab"),
     "counts of letters": ("LETTER\tCOUNT\tGROUP\nJ\t3\tI\n", "give COGclassifier's cog_classify.tsv"),
     "long, apart": (LONG + "B\tx\t1\nA\ty\t1\n", "line 4: genome 'A' again, after other genomes (it began at line 2)"),

@@ -164,7 +164,7 @@ def evaluate_annotation(
         raise ValueError("model has gene vectors, which no annotation reads: take one without")
     with opened(source, **reading) as cells:
         task = Task.of(cells, batch_key, label_key, model)
-        types, numbers = np.unique(task.labels[task.labels != None].astype(str), return_counts=True)  # noqa: E711
+        types, numbers = np.unique(task.labels[pd.notna(task.labels)].astype(str), return_counts=True)
         if (numbers > 1).sum() < 2:
             raise ValueError("label_key: half of the labels cannot be left out, since no two types have two cells")
         work, first = Work(task, kept or Kept(None, False)), task.model.seed

@@ -227,8 +227,8 @@ def detect(sheet: Sheet) -> str:
             return "genomes-by-families"
     raise sheet.file.error(
         None,
-        f"is of no known format: its columns are {listed(sheet.columns, 4)}. What can be read: {', '.join(FORMATS)}. "
-        "Give one, or counts in place of names of genes",
+        f"is of no known format: its columns are {listed(sheet.columns, 3)}. What can be read: {', '.join(FORMATS)}. "
+        "Give the format, counts in place of names of genes, or columns genome and family",
     )
 
 
