@@ -191,7 +191,7 @@ class TaxonClassifier(ClassifierOptions, Estimator):
         (by_kmers, by_network), prior = self.trust_.weights.tolist(), self.trust_.prior
         text = f"a sequence by itself: naive Bayes counts {by_kmers:.2f}, the network {by_network:.2f}"
         if not by_kmers * by_network:
-            text += "; with both, fewer of the reads kept back were called right"
+            text += "; with both, the reads kept back were called no better"
         self.notes_.append(text)
         text = f"that all taxa are alike counts as much as {prior.strength:g} of a sample"
         if prior.strength == ALONE.strength:
