@@ -28,7 +28,7 @@ LOOKS = (
     "simulated cells. Baron's were looked at twice before, first with 64 dimensions and an alignment of 50, then with "
     "tokens of 4,000 genes that were learned."
 )
-SEEDS, ABLATED, ALIGNED, ANNOTATED = 5, 1, 3, 1  # how many seeds
+SEEDS, ABLATED, ALIGNED, ANNOTATED = 5, 1, 3, 3  # how many seeds
 REMOVED = 1  # type of each batch
 # What differs from the default.
 ABLATIONS: dict[str, dict[str, Any]] = {"no alignment": {"alignment": 0.0}}

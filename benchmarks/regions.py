@@ -69,7 +69,7 @@ def functional(atlas: Path, seed: int) -> Results:
 
 def structural(data: Path, seed: int) -> Results:
     for split in SPLITS:
-        found = evaluated(data / "schaefer_100", "structural", seed, split, seeds=1)
+        found = evaluated(data / "schaefer_100", "structural", seed, split, seeds=3)
         yield f"schaefer_100_structural_{split}", found
 
 
