@@ -161,7 +161,7 @@ def test_a_unit_is_one_row_however_often_it_is_repeated(make, kind):
 
 def test_noise_of_pairs_is_that_of_their_two_units():
     rng = np.random.default_rng(5)
-    pairs = np.array([(i, j) for i in range(13) for j in range(i)])
+    pairs = np.array([(i, j) for i in range(13) for j in range(i) if (i - j) % 2 == 0])
     level = rng.normal(size=13)[pairs].sum(1)
     y = rng.normal(size=len(pairs))
     parts = np.stack([y + level, y + rng.normal(size=len(pairs))])
@@ -176,6 +176,19 @@ def test_noise_of_pairs_is_that_of_their_two_units():
     off = gains - gains.mean()
     variance = sum(off[(pairs == unit).any(1)].sum() ** 2 for unit in range(13)) * 13 / 12
     assert found.noise == pytest.approx(np.sqrt(variance) / len(pairs))
+
+
+def test_what_else_a_unit_said_has_no_say_in_the_comparison_on_one_of_its_folds():
+    p, y = numbers_said()
+    twice = np.tile(np.arange(ROWS), 2)  # left out in two manners: in one of five folds, and in one of three
+    folds = np.concatenate([FOLDS, 5 + np.arange(ROWS) % 3])
+    p, y = np.tile(p, 2), np.tile(y, 2)
+    found = Stack.learned(p, Numbers(y), folds, units=twice)
+    for fold in np.unique(folds):
+        there = ~np.isin(twice, twice[folds == fold])
+        alone = Stack.learned(p[:, there], Numbers(y[there]), np.zeros_like(twice[there]), units=twice[there])
+        np.testing.assert_allclose(found.contest.weights[fold], alone.weights, atol=1e-9)
+    assert Stack.learned(p[:, :2], Numbers(y[:2]), np.arange(2), units=np.zeros(2)).contest is None
 
 
 @KINDS

@@ -168,7 +168,8 @@ class Stack:
         """From what parts said of rows left out.
 
         Args:
-            folds: Of each row, by which the mixture and its best part are compared; no unit is in two of them.
+            folds: Of each row, by which the mixture and its best part are compared. A unit may be in several: then
+                its other rows have no say in what is compared on one of them.
             weights: How much each row counts, >= 0, not all 0; only their proportions matter.
             units: Of each row; or several of each, as a pair has two. Default: rows.
         """
@@ -295,7 +296,10 @@ def _compared(
         return None
     losses, weights = np.zeros((2, len(w))), {}
     for fold in np.unique(folds).tolist():
-        left, there = folds == fold, folds != fold
+        left = folds == fold
+        there = ~left & ~np.isin(unit, unit[left]).any(1)
+        if not there.any():
+            return None
         others = target.of(there)
         weights[fold] = _least(told[:, there], others, w[there], len(np.unique(unit[there])))
         best = _best(told[:, there], others, w[there])
