@@ -23,7 +23,7 @@ from benchmarks.memory import measure
 from benchmarks.results import ROOT, record
 
 SHOWN = (
-    *("f1", "auprc_missing", "recall_missing", "auprc_foreign", "ece_missing", "missing_error", "covered"),
+    *("f1", "auprc_missing", "recall_missing", "auprc_foreign", "ece_missing", "missing_error", "covered", "width"),
     *("precision_added", "precision_removed", "recall_added"),
 )
 COMPARED = ("f1", "auprc_missing", "auprc_foreign")  # with each other method, where all families are known
@@ -31,7 +31,7 @@ GENOMES = (1000, 4000)  # completed at a time, to see what memory does
 LARGE = (27_000, 7_000)  # genomes and families of a large table
 KEPT = ROOT / "runs" / "genomes"
 PRECISION, SPLITS = 0.95, 3
-OF_WHOLE_SHOWN = ("ece_missing", "missing_error", "covered")
+OF_WHOLE_SHOWN = ("ece_missing", "missing_error", "covered", "width")
 OF_WHOLE = ("95/0", "95/5", "95/10", "90/0", "70/0", "50/0")  # conditions of the part "whole"
 ABSENT = -10.0  # log-odds of a family that a model does not know
 COMPLETE = (0.0, 96.0, 98.0, 99.0, 99.5, 100.0)  # lowest completeness, in percent, of groups of test genomes

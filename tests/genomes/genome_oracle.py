@@ -280,7 +280,7 @@ def same_weights(one, other, without=()):
 def level(c=70.0, q=5.0, added=None, removed=None, **others):
     """What validation says at one level of noise, by hand."""
     nothing = [None] * len(GRID)
-    values = {"below": 0.5, "above": 0.8, "below_estimated": 1.0, "above_estimated": 1.5, "novelty": 0.5}
+    values = {"off": 0.5, "off_estimated": 1.0, "novelty": 0.5}
     values |= {"ece": 0.01, "bins": [(3, 0.05, 0.1)] * 10}
     return Level(c, q, added or nothing, removed or nothing, **(values | others))
 

@@ -1,6 +1,7 @@
 """What is learned from degraded validation genomes, against plain loops."""
 
 import math
+import statistics
 from dataclasses import replace
 
 import numpy as np
@@ -224,17 +225,18 @@ def calibrated(genomes, methods):
     return calibrate(methods, genomes, 4)
 
 
-def off_by_hand(truth, probability, observed):
-    """How many times what may be missing or foreign sizes lie below what is expected, and above it, in 97.5 %."""
-    off = []
-    for t, p, o in zip(truth, probability, observed, strict=True):
-        unit = 2 + sum(1 - x if seen else x for x, seen in zip(p, o, strict=True))
-        off.append((t.sum() - p.sum()) / unit)
-    off, seldom = sorted(off), math.floor((len(off) + 1) * 0.025)  # of so many the truth may lie outside
-    return max(-off[max(seldom - 1, 0)], 0), max(off[-max(seldom, 1)], 0)
+def off_by_hand(ways, groups):
+    """Half of the prediction interval of one more clade, in what may be missing or foreign; about 0, clades alike."""
+    squares = {clade: [] for clade in groups.tolist()}
+    for way in ways:
+        for clade, t, p, o in zip(groups.tolist(), way.truth, way.probability, way.observed, strict=True):
+            unit = 2 + sum(1 - x if seen else x for x, seen in zip(p, o, strict=True))
+            squares[clade].append(((t.sum() - p.sum()) / unit) ** 2)
+    k, mean = len(squares), statistics.mean(statistics.mean(of) for of in squares.values())
+    return stats.t(k - 1, scale=math.sqrt(mean + mean / k)).interval(0.95)[1]
 
 
-def sides(method, genomes, level, losses, seed, shifted=False):
+def offs(method, genomes, level, losses, seed, shifted=False):
     """Of genomes whose quality is known, lost so; and of some whose quality is not."""
     found = []
     for kinds in ([("known", lost) for lost in losses], [("unknown", losses[0])]):
@@ -243,13 +245,8 @@ def sides(method, genomes, level, losses, seed, shifted=False):
             batches = degraded(genomes, genomes.validation, level, kind, seed, lost)
             way = apply_all({"it": method}, genomes, batches, shift=True)["it"]
             ways.append(way.shifted if shifted else way)
-        columns = ("truth", "probability", "observed")
-        found += off_by_hand(*(np.concatenate([getattr(way, name) for way in ways]) for name in columns))
+        found.append(off_by_hand(ways, genomes.clades.groups[genomes.validation]))
     return found
-
-
-def sides_of(level):
-    return [getattr(level, name) for name in calibration.SIDES]
 
 
 def test_calibration_by_hand(genomes, methods, calibrated):
@@ -265,8 +262,8 @@ def test_calibration_by_hand(genomes, methods, calibrated):
             (one.removed, 1 - p, ~main.truth, main.observed),
         ):
             assert_near(bounds, precision_by_hand(said, right, possible, groups), rel=1e-4)
-        expected = sides(methods["pca"], genomes, SOME_LEVELS[number], ("copies",), 4000 + number)
-        assert sides_of(one) == pytest.approx(expected, rel=1e-4)
+        expected = offs(methods["pca"], genomes, SOME_LEVELS[number], ("copies",), 4000 + number)
+        assert [one.off, one.off_estimated] == pytest.approx(expected, rel=1e-4)
         assert one.novelty == pytest.approx(np.quantile(main.novelty, 0.95))
         assert one.ece == pytest.approx(reliability(p, main.truth)[0], rel=1e-4)
     assert all(calibrated[1].added[:5])
@@ -288,8 +285,8 @@ def test_calibration_where_rare_families_are_known_to_be_lost_more_often(genomes
     assert np.allclose(noisy.shifted.probability, p, atol=1e-6)
     assert not np.allclose(noisy.probability, p, atol=1e-3)
     assert_near(one.added, precision_by_hand(p, noisy.truth, ~noisy.observed, genomes.clades.groups[rows]), rel=1e-4)
-    expected = sides(methods[name], genomes, level, ("accessory", "islands"), 4000, shifted=True)
-    assert sides_of(one) == pytest.approx(expected, rel=1e-4)
+    expected = offs(methods[name], genomes, level, ("accessory", "islands"), 4000, shifted=True)
+    assert [one.off, one.off_estimated] == pytest.approx(expected, rel=1e-4)
 
 
 def test_calibration_repeats_and_is_of_the_validation_genomes(genomes, methods, calibrated):
@@ -308,7 +305,7 @@ def test_intervals_are_of_sizes_that_vary_together(monkeypatch):
     method = suite_of([], references=counts, double=False)["knn"]
     monkeypatch.setattr(type(method), "forward", lambda self, observed: torch.zeros_like(observed.counts))
     (one,) = calibrate({"knn": method}, genomes, 0, [(100.0, 0.0)])
-    assert one.below == one.above == pytest.approx(20.5 / 22.5)
+    assert one.off == pytest.approx(20.5 / 22.5 * math.sqrt(41 / 40) * stats.t(39).ppf(0.975))
 
 
 def test_rare_families_are_lost_more_often(genomes):

@@ -174,9 +174,9 @@ def test_calls_and_sizes(completer, mags, quality, threshold):
         assert completion.expected == pytest.approx(p.sum())
         at = at_quality(completer.levels_, completion.completeness, completion.contamination)
         unit = 2 + p[~observed].sum() + (1 - p[observed]).sum()  # what may be missing, or foreign
-        sides = (at.below, at.above) if completion.given else (at.below_estimated, at.above_estimated)
-        assert completion.low == max(np.floor(completion.expected - sides[0] * unit), 0)
-        assert completion.high == min(np.ceil(completion.expected + sides[1] * unit), len(p))
+        off = unit * (at.off if completion.given else at.off_estimated)
+        assert completion.low == max(np.floor(completion.expected - off), 0)
+        assert completion.high == min(np.ceil(completion.expected + off), len(p))
     assert added > 0
     assert removed > 0 or threshold < 0.9
 
@@ -232,8 +232,8 @@ def test_rare_families_may_be_lost_more_often(completer, mags, quality):
             assert np.array_equal(wide.iloc[row], other.probability)
             at = at_quality(completer.accessory_levels_, other.completeness, other.contamination)
             p = other.probability
-            above = at.above if other.given else at.above_estimated
-            high = p.sum() + above * (2 + p[~other.observed].sum() + (1 - p[other.observed]).sum())
+            off = at.off if other.given else at.off_estimated
+            high = p.sum() + off * (2 + p[~other.observed].sum() + (1 - p[other.observed]).sum())
             assert other.high == min(np.ceil(high), len(p))
 
 

@@ -54,7 +54,7 @@ def noisy(rng):
 
 def thresholds(added=None, removed=None):
     lists = ([bound] * len(GRID) if bound else None for bound in (added, removed))
-    return level(70.0, 5.0, *lists, below=0.1, above=0.1)
+    return level(70.0, 5.0, *lists, off=0.1)
 
 
 def measured(*arguments):
@@ -124,7 +124,8 @@ def test_sizes_within_their_interval(noisy):
     for i, found in enumerate(measured(noisy, thresholds(), 0.95)):
         p, o, size = noisy.probability[i], noisy.observed[i], noisy.truth[i].sum()
         side = 0.1 * (2 + p[~o].sum() + (1 - p[o]).sum())
-        assert found["covered"] == (np.floor(p.sum() - side) <= size <= np.ceil(p.sum() + side))
+        low, high = max(np.floor(p.sum() - side), 0), min(np.ceil(p.sum() + side), len(p))
+        assert (found["covered"], found["width"]) == (low <= size <= high, high - low)
     for odds, right in ((np.where(noisy.truth, 99.0, -99.0), 1), (np.full((7, 53), 99.0), 0)):
         assert all(found["covered"] == right for found in measured(replace(noisy, log_odds=odds), thresholds(), 0.95))
 

@@ -228,7 +228,7 @@ def test_no_addition_is_judged_by_genomes_that_lack_too_much(monkeypatch):
     assert high.added == [None] * len(GRID)
     assert any(low.added)
     # Nor do they tell how far sizes are off: as far as where they do, or farther.
-    assert all(getattr(high, name) >= getattr(low, name) for name in calibration.SIDES)
+    assert all(getattr(high, name) >= getattr(low, name) for name in calibration.OFFS)
 
 
 def test_complete_genomes_are_judged_as_before(monkeypatch):
@@ -237,7 +237,7 @@ def test_complete_genomes_are_judged_as_before(monkeypatch):
     plain, known = (calibrate(method, genomes_of(itself, kept=2), 4)[0] for itself in (None, np.ones(29)))
     for one, other in zip(plain, known, strict=True):
         assert (one.added, one.removed) == (other.added, other.removed)
-        for name in (*calibration.SIDES, "ece"):
+        for name in (*calibration.OFFS, "ece"):
             assert getattr(one, name) == pytest.approx(getattr(other, name), rel=1e-6)
 
 

@@ -38,7 +38,7 @@ SIXTEEN = 16.0
 MOST = 400  # genomes that modules are calibrated by, each at a quality
 # How genes are lost where all families are detected alike, and where rare ones are not.
 ALIKE, UNLIKE = ("copies",), ("accessory", "islands")
-SIDES, CENTRAL = ("below", "above", "below_estimated", "above_estimated"), 0.975
+OFFS, CENTRAL = ("off", "off_estimated"), 0.975
 NOVEL = 0.95  # quantile of novelty in validation above which a genome is far from what was learned
 
 
@@ -91,9 +91,9 @@ class Level:
         completeness, contamination: In percent.
         added, removed: (GRID,) lower bound, of 90 % confidence, of the precision of the changes with at least this
             probability of being right, as genomes tell that are complete enough themselves, see `_judged`.
-        below, above: The interval of a genome's size, of 95 %, is from expected - below u to expected + above u, u of
-            `uncertain`; of genomes whose quality is given.
-        below_estimated, above_estimated: The same of genomes whose quality is estimated from marker families.
+        off: The interval of a genome's size, of 95 %, is expected +- off u, u of `uncertain`; of genomes whose quality
+            is given.
+        off_estimated: The same of genomes whose quality is estimated from marker families.
         novelty: Above it a genome is farther from the references than 95 % of the validation genomes.
         ece: Expected calibration error.
         bins: Number of (genome, family) pairs, mean probability and share present, by tenths of probability.
@@ -103,10 +103,8 @@ class Level:
     contamination: float
     added: list[float | None]
     removed: list[float | None]
-    below: float
-    above: float
-    below_estimated: float
-    above_estimated: float
+    off: float
+    off_estimated: float
     novelty: float
     ece: float
     bins: list[tuple[int, float, float]]
@@ -115,8 +113,8 @@ class Level:
         """Expected number of families, and its interval of 95 %. given: The genome's quality is."""
         p = 1 / (1 + np.exp(-log_odds))
         expected, unit = float(p.sum()), float(uncertain(p[None], observed[None])[0])
-        below, above = (self.below, self.above) if given else (self.below_estimated, self.above_estimated)
-        low, high = np.floor(expected - below * unit), np.ceil(expected + above * unit)  # sizes are whole
+        off = unit * (self.off if given else self.off_estimated)
+        low, high = np.floor(expected - off), np.ceil(expected + off)  # sizes are whole
         return expected, max(float(low), 0.0), min(float(high), float(len(p)))
 
     def threshold(self, which: str, precision: float) -> float:
@@ -174,7 +172,7 @@ def _widened(levels: list[Level], blank: set[float]) -> list[Level]:
         if level.completeness not in blank:
             told[level.contamination] = level
         elif lower is not None:
-            level = replace(level, **{name: max(getattr(level, name), getattr(lower, name)) for name in SIDES})
+            level = replace(level, **{name: max(getattr(level, name), getattr(lower, name)) for name in OFFS})
         found[level.completeness, level.contamination] = level
     return [found[level.completeness, level.contamination] for level in levels]
 
@@ -211,8 +209,8 @@ def _level(
         *level,
         added,
         precision_bounds(1 - p, ~truth, observed, groups),
-        *deviations(given, judged),
-        *deviations(estimated, judged),
+        deviation(given, groups, judged),
+        deviation(estimated, groups, judged),
         float(np.quantile(one.novelty, NOVEL)),
         *reliability(one.shown, truth),
     )
@@ -305,22 +303,26 @@ def uncertain(probability: Probabilities, observed: Flags) -> Float[np.ndarray, 
     return 2 + np.where(observed, 1 - probability, probability).sum(1)
 
 
-def deviations(ways: Sequence[Noisy], judged: Bool[np.ndarray, " genomes"]) -> tuple[float, float]:
-    """Below and above: how far sizes lie from what is expected, in units of `uncertain`, in 95 of 100 genomes at most,
-    half of the others on either side: of n offs the ceil(0.975 (n + 1))th (split conformal prediction: Vovk, Gammerman
-    and Shafer, "Algorithmic learning in a random world", 2005). Genomes of each way count alike.
+def deviation(ways: Sequence[Noisy], groups: Groups, judged: Bool[np.ndarray, " genomes"]) -> float:
+    """How far the sizes of 95 of 100 genomes of new clades lie from what is expected, in units of `uncertain`:
+
+        t sqrt(1 + 1 / K) sqrt(mean over clades of the mean of off^2)
+
+    of K clades, t the 0.975 quantile of Student's t of K - 1 degrees of freedom: the prediction interval of one more
+    clade from a normal distribution about 0. Of a single clade its genomes are what varies. Ways count alike.
 
     Args:
         judged: By which genomes, see `_judged`: those that are whole, else these, else all.
     """
-    off = np.concatenate([(way.truth.sum(1) - way.shown.sum(1)) / uncertain(way.shown, way.observed) for way in ways])
+    offs = [(way.truth.sum(1) - way.shown.sum(1)) / uncertain(way.shown, way.observed) for way in ways]
     hidden = ways[0].hidden
     whole = judged if hidden is None else judged & ~hidden.any(1)
     by = next((some for some in (whole, judged) if some.any()), ~judged)
-    off = off[np.tile(by, len(ways))]
-    at = min(math.ceil(CENTRAL * (len(off) + 1)), len(off)) - 1
-    below, above = (max(float(np.sort(side)[at]), 0.0) for side in (-off, off))
-    return below, above
+    square, of = np.square(offs).mean(0)[by], groups[by]
+    units = [square[of == clade].mean() for clade in np.unique(of)]
+    units = units if len(units) > 1 else square.tolist()
+    k = max(len(units), 2)
+    return float(stats.t.ppf(CENTRAL, k - 1) * math.sqrt((1 + 1 / k) * np.mean(units)))
 
 
 def reliability(probability: Probabilities, truth: Flags) -> tuple[float, list[tuple[int, float, float]]]:
@@ -358,7 +360,7 @@ def at_quality(levels: list[Level], completeness: float, contamination: float) -
         columns = zip(*(getattr(level, which) for level, _ in parts), strict=True)
         return [None if None in column else sum(map(mul, column, shares)) for column in columns]
 
-    means = {name: sum(w * getattr(level, name) for level, w in parts) for name in (*SIDES, "novelty", "ece")}
+    means = {name: sum(w * getattr(level, name) for level, w in parts) for name in (*OFFS, "novelty", "ece")}
     return replace(nearest, added=curve("added"), removed=curve("removed"), **means)
 
 

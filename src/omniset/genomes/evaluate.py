@@ -168,6 +168,7 @@ SCORES = (
     ),
     share("recall_added", "recall of added families", formula=partial(ratio_of, "added_right", "missing")),
     share("covered", "sizes within their interval"),
+    Score("width", "families in the interval of the size", larger=False),
     share(
         "ece_modules",
         "calibration error of modules",
@@ -235,13 +236,13 @@ def of_genomes(
             for key, weights in zip(SUMS_OF_MODULES, (None, said, was), strict=True):
                 sums[key] = np.bincount(which, weights, BINS)
         row |= {f"{key}{b}": float(value) for key, values in sums.items() for b, value in enumerate(values)}
-        row["covered"] = np.nan
+        row["covered"] = row["width"] = np.nan
         if level is not None:
             changes = level.changes(p, observed, precision)
             for change, made, right in zip(CHANGES, changes, (truth, ~truth), strict=True):
                 row |= {f"{change}_made": float(made.sum()), f"{change}_right": float((made & right).sum())}
             _, low, high = level.size(odds, observed, given)
-            row["covered"] = float(low <= there <= high)
+            row |= {"covered": float(low <= there <= high), "width": high - low}
         rows.append(row)
     return pd.DataFrame(rows)
 

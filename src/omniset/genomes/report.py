@@ -138,15 +138,15 @@ def of_fit(run: Run, completer: GenomeCompleter) -> Made:
         row = [Cell(_name(level), 1000 * level.completeness + level.contamination), level.ece]
         row.append("never" if add == 1 else Cell(f"p \N{GREATER-THAN OR EQUAL TO} {add:.4g}", add))
         row.append("never" if remove == 0 else Cell(f"p \N{LESS-THAN OR EQUAL TO} {remove:.4g}", remove))
-        rows.append([*row, level.novelty, rounded(level.below, 2), rounded(level.above, 2)])
+        rows.append([*row, level.novelty, rounded(level.off, 2)])
     columns = ["completeness / contamination", "calibration error", "add where", "remove where"]
-    columns += ["far above a novelty of", "below", "above"]
+    columns += ["far above a novelty of", "off"]
     curves = {_name(x): x.bins for x in levels if x.contamination == 0 or x is levels[-1]}
     alt = f"Share present against mean probability; calibration error at most {worst.ece:.4f}."
     weights = "The weights kept are those of the marked epoch."
     text = (
         f"Changes are made from the p on from which {percent(PRECISION)} of them are right, by the lower bound of 90 % "
-        "over validation clades. A size is from expected - below u to expected + above u, u how many families are "
+        "over validation clades. A size is expected \N{PLUS-MINUS SIGN} off u, u how many families are "
         "expected to be missing or foreign, and 2."
     )
     diagonal = (
