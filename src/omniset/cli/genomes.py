@@ -1,4 +1,4 @@
-"""`omniset genomes`: fit, complete, evaluate, explain, simulate."""
+"""`omniset genomes`: fit, complete, evaluate, explain."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def complete(
     import pandas as pd
 
     from omniset.genomes import report
-    from omniset.genomes.completion import Cohort, contig_rows, long_rows, none_removed, wide_rows
+    from omniset.genomes.completion import Cohort, long_rows, none_removed, wide_rows
     from omniset.genomes.data import GenomeFile
     from omniset.genomes.kegg_modules import Modules, read_modules
     from omniset.genomes.metadata import read_qualities
@@ -199,7 +199,6 @@ def complete(
                     "probabilities": wide_rows(group, cohort.families),
                     "summary": pd.DataFrame(cohort.rows[-len(group) :]),
                     **({} if pathways is None else {"modules": pathways.table(group)}),
-                    **({"contigs": contig_rows(group)} if any(one.contigs for one in group) else {}),
                 }
                 for name, frame in rows.items():
                     if name not in writers:

@@ -1,4 +1,4 @@
-"""`omniset microbiomes`: fit, classify, evaluate, explain, simulate."""
+"""`omniset microbiomes`: fit, classify, evaluate, explain."""
 
 from __future__ import annotations
 

@@ -21,7 +21,6 @@ from omniset.fitted import Estimator
 from omniset.genomes import calibration, training
 from omniset.genomes.calibration import Level, Rule
 from omniset.genomes.completion import About, Completion, Explanation, Matching, complete, explain
-from omniset.genomes.contigs import judged, without_foreign
 from omniset.genomes.data import GenomeFile, GenomeTable, Table, as_table, watched
 from omniset.genomes.formats import normalise, unlike
 from omniset.genomes.metadata import RANKS, WHOLE, Quality, check_quality, completeness_of, lineages
@@ -446,16 +445,10 @@ class GenomeCompleter(CompleterOptions, Estimator):
                         f"{unlike(example, self.families_[0])}. Annotate both alike, or choose identifiers of the file"
                     )
                 odds, about = self._apply(suite, batch.to(device), detection)
-                foreign: list[dict[str, float]] = [{} for _ in group]
-                if any(genome.contigs for genome in group):
-                    foreign = judged(group, batch.to(device), odds, suite.noise, self._position)
-                    if (rest := without_foreign(group, batch, foreign, self._position)) is not None:
-                        odds, about = self._apply(suite, rest.to(device), detection)
                 require_finite_outputs(odds, [genome.name for genome in group], "genome")
                 for row, genome in enumerate(group):
                     counts = batch.counts[row].long().numpy()
                     one = complete(genome, counts, odds[row], unknown[row], *about[row], rule)
-                    one.contigs = foreign[row]
                     matching.add(one)
                     yield one
         finally:

@@ -17,7 +17,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from omniset.genomes.calibration import Level, PerFamily, Present, Rule
-from omniset.genomes.contigs import FOREIGN
 from omniset.genomes.metadata import Quality
 from omniset.genomes.model import EvidenceModel
 from omniset.genomes.noise import Observed
@@ -86,7 +85,6 @@ class Completion:
         nearest: That reference.
         far: Farther than 95 % of the validation genomes, whose clades were kept back.
         warnings: A sentence each.
-        contigs: The probability that each is foreign, where the file tells them.
     """
 
     name: str
@@ -104,7 +102,6 @@ class Completion:
     nearest: str
     far: bool
     warnings: list[str] = field(default_factory=list)
-    contigs: dict[str, float] = field(default_factory=dict)
 
     @property
     def probability(self) -> PerFamily:
@@ -413,7 +410,7 @@ def none_removed(summary: pd.DataFrame) -> list[str]:
     return [
         f"nothing was cleaned: about {foreign:,.0f} of {summary['observed'].sum():,} observed families are expected to "
         "be foreign, but each by itself is more probably the genome's own, as next to all that are observed are. The "
-        "least probable ones are the suspects; contigs, where a file tells them, are judged as a whole"
+        "least probable ones are the suspects"
     ]
 
 
@@ -460,10 +457,3 @@ def _long(one: Completion, families: Sequence[str]) -> pd.DataFrame:
     unknown = pd.DataFrame(one.unknown.items(), columns=["family", "observed"])
     unknown = unknown.assign(genome=one.name, probability=np.nan, call=1, flag="unknown", log_odds=np.nan)[[*known]]
     return unknown if known.empty else pd.concat([known, unknown], ignore_index=True)
-
-
-def contig_rows(group: Sequence[Completion]) -> pd.DataFrame:
-    """A row per contig: its genome, the probability that it is foreign, and whether it was taken out."""
-    rows = [(one.name, contig, share) for one in group for contig, share in one.contigs.items()]
-    table = pd.DataFrame(rows, columns=["genome", "contig", "foreign"])
-    return table.assign(foreign=table["foreign"].round(5), taken_out=(table["foreign"] >= FOREIGN).astype(np.int64))
