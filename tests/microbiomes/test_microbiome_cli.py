@@ -64,17 +64,12 @@ def is_an_artifact_of_qiime_2(path):
 
 def test_classify_a_table(folder, tmp_path, capsys):
     out = tmp_path / "out"
-    (tmp_path / "samples.tsv").write_text("sample\thabitat\ngut1\tgut\nsoil1\tsoil\ngut2\tgut\nsoil2\tsoil\n")
     (tmp_path / "renamed.tsv").write_text("F1\tNobody\n")
     beside = ("--against", folder / "truth.tsv", "--renamed", tmp_path / "renamed.tsv")
-    beside += ("--metadata", tmp_path / "samples.tsv", "--by", "habitat")
     run("classify", *table_of(folder), *beside, "--threshold", 0.5, "--out", out)
     said = capsys.readouterr().out
     assert "  family: 1 name of theirs that none of ours is, such as Nobody" in said
     assert pd.read_csv(out / "strangers.tsv", sep="\t")[["rank", "name"]].to_numpy().tolist() == [["family", "Nobody"]]
-    page = (out / "report.html").read_text()
-    assert "Samples are ordered by habitat." in page
-    assert "Mean shares of the samples with each value of habitat" in page
     assert "4 samples" in said
     assert "agreement with" in said
     taxonomy = pd.read_csv(out / "taxonomy.tsv", sep="\t")
@@ -218,7 +213,6 @@ TABLE = "classify --table DIR/table.tsv --model MODEL"
         (f"fit {FILES} --ranks domain,genus", "taxonomy.tsv: line 2: the taxon 'd__Bacteria; p__P1; c__C1; o__O1"),
         ("explain ASV3 --model MODEL", "--table must be given"),
         ("classify reads.fq --model MODEL --renamed odd.tsv", "renamed=odd.tsv is of the names in against"),
-        ("classify reads.fq --model MODEL --by habitat", "metadata and by must be given together"),
     ],
 )
 def test_bad_input_is_one_line(folder, tmp_path, monkeypatch, capsys, words, message):

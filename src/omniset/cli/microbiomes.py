@@ -100,8 +100,6 @@ def classify(
     threshold: float | None = None,
     against: Path | None = None,
     renamed: Path | None = None,
-    metadata: Path | None = None,
-    by: str | None = None,
     **options: Any,
 ) -> None:
     """Name the taxon of every sequence in every sample.
@@ -126,21 +124,17 @@ def classify(
             which of their names are none of ours.
         renamed: Table of two columns, a name in against and ours for the same taxon, such as Bacteroidetes and
             Bacteroidota.
-        metadata: Table of the samples, the first column their names.
-        by: Column of it by which the report orders and averages the samples.
     """
     if bool(reads) == (table is not None or sequences is not None):
         raise ValueError("give either files of reads, or --table with --sequences (or one of them)")
     if renamed is not None and against is None:
         raise ValueError(f"renamed={renamed} is of the names in against, which is not given")
-    if (metadata is None) != (by is None):
-        raise ValueError("metadata and by must be given together: a table of the samples, and a column of it")
     import numpy as np
 
     from omniset.microbiomes import TaxonClassifier, read_samples, read_taxonomy, report
     from omniset.microbiomes.assignments import Agreement, require_named
     from omniset.microbiomes.qza import write_artifact
-    from omniset.microbiomes.samples import Samples, pooled, read_column, write_samples
+    from omniset.microbiomes.samples import Samples, pooled, write_samples
     from omniset.microbiomes.sequences import write_fasta
     from omniset.microbiomes.taxonomy import Taxonomy, read_renamed
     from omniset.report.run import working_folder
@@ -152,7 +146,7 @@ def classify(
     if threshold is not None:
         classifier.set_params(threshold=threshold).check_arguments()
     threshold = classifier.threshold
-    read = [*files, table, sequences, model, against, renamed, metadata]
+    read = [*files, table, sequences, model, against, renamed]
     with working_folder(out, "microbiomes", "classify", reads=read, **_place(classifier)) as folder:
         place, began = folder.path, datetime.now(UTC)
         texts: dict[str, str] | None
@@ -176,9 +170,6 @@ def classify(
             theirs, others = others, Taxonomy(others.ranks)
             others.update({name: theirs[there] for name, there in called.items()})
         new_names = None if renamed is None else read_renamed(renamed)
-        column = None
-        if metadata is not None and by is not None:
-            column = read_column(metadata, by, ["sample"] if counts is None else counts.names)
         start = time.monotonic()
         calls = classifier.calls(texts, counts)
         seconds = time.monotonic() - start
@@ -202,7 +193,7 @@ def classify(
             _write(place / "strangers.tsv", agreed.strangers)
             written.append("strangers.tsv")
         what = ", ".join(path.name for path in (*files, *(path for path in (table, sequences) if path is not None)))
-        made = report.of_calls(calls, by_feature, classifier, folder.about(f"Taxa of {what}"), seconds, agreed, column)
+        made = report.of_calls(calls, by_feature, classifier, folder.about(f"Taxa of {what}"), seconds, agreed)
         folder.write(made, files=written, lines=_lines(calls, made[1]["named"], seconds, against, agreed))
 
 
