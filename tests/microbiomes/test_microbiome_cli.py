@@ -64,12 +64,9 @@ def is_an_artifact_of_qiime_2(path):
 
 def test_classify_a_table(folder, tmp_path, capsys):
     out = tmp_path / "out"
-    (tmp_path / "renamed.tsv").write_text("F1\tNobody\n")
-    beside = ("--against", folder / "truth.tsv", "--renamed", tmp_path / "renamed.tsv")
+    beside = ("--against", folder / "truth.tsv")
     run("classify", *table_of(folder), *beside, "--threshold", 0.5, "--out", out)
     said = capsys.readouterr().out
-    assert "  family: 1 name of theirs that none of ours is, such as Nobody" in said
-    assert pd.read_csv(out / "strangers.tsv", sep="\t")[["rank", "name"]].to_numpy().tolist() == [["family", "Nobody"]]
     assert "4 samples" in said
     assert "agreement with" in said
     taxonomy = pd.read_csv(out / "taxonomy.tsv", sep="\t")
@@ -101,7 +98,7 @@ def test_classify_a_table(folder, tmp_path, capsys):
     truth, ours = read_taxonomy(folder / "truth.tsv"), read_taxonomy(out / "taxonomy.tsv")
     reads = counts.sum(axis=1)
     for place, row in enumerate(report["agreement"]):
-        both = [f for f in ours if len(ours[f]) > place and truth[f][place] != "f__F1"]
+        both = [f for f in ours if len(ours[f]) > place]
         same = [f for f in both if ours[f][place] == truth[f][place]]
         assert np.isclose(row["by_reads"], reads[same].sum() / reads[both].sum())
         assert np.isclose(row["by_sequences"], len(same) / len(both))
@@ -212,7 +209,6 @@ TABLE = "classify --table DIR/table.tsv --model MODEL"
         (f"fit {FILES} --profiles odd.tsv", "odd.tsv: profiles: none of the 1 features is a known taxon or reference"),
         (f"fit {FILES} --ranks domain,genus", "taxonomy.tsv: line 2: the taxon 'd__Bacteria; p__P1; c__C1; o__O1"),
         ("explain ASV3 --model MODEL", "--table must be given"),
-        ("classify reads.fq --model MODEL --renamed odd.tsv", "renamed=odd.tsv is of the names in against"),
     ],
 )
 def test_bad_input_is_one_line(folder, tmp_path, monkeypatch, capsys, words, message):

@@ -99,7 +99,6 @@ def classify(
     sample_from: Literal["header", "sample", "barcodelabel"] | None = None,
     threshold: float | None = None,
     against: Path | None = None,
-    renamed: Path | None = None,
     **options: Any,
 ) -> None:
     """Name the taxon of every sequence in every sample.
@@ -120,23 +119,18 @@ def classify(
         sample_from: Take a read's sample from its name: header for what stands before the number, as in S3_17 or S3.17;
             sample for sample=S3, barcodelabel for barcodelabel=S3 or barcode=S3. null: each file is a sample.
         threshold: Confidence that a rank needs to be named. null: as at fit.
-        against: Table of other calls of the same sequences, Feature ID and Taxon: how far they agree is reported, and
-            which of their names are none of ours.
-        renamed: Table of two columns, a name in against and ours for the same taxon, such as Bacteroidetes and
-            Bacteroidota.
+        against: Table of other calls of the same sequences, Feature ID and Taxon: how far they agree is reported.
     """
     if bool(reads) == (table is not None or sequences is not None):
         raise ValueError("give either files of reads, or --table with --sequences (or one of them)")
-    if renamed is not None and against is None:
-        raise ValueError(f"renamed={renamed} is of the names in against, which is not given")
     import numpy as np
 
     from omniset.microbiomes import TaxonClassifier, read_samples, read_taxonomy, report
-    from omniset.microbiomes.assignments import Agreement, require_named
+    from omniset.microbiomes.assignments import agreement, require_named
     from omniset.microbiomes.qza import write_artifact
     from omniset.microbiomes.samples import Samples, pooled, write_samples
     from omniset.microbiomes.sequences import write_fasta
-    from omniset.microbiomes.taxonomy import Taxonomy, read_renamed
+    from omniset.microbiomes.taxonomy import Taxonomy
     from omniset.report.run import working_folder
     from omniset.runs.console import own_command
     from omniset.tables.dna import known_as, read_fasta
@@ -146,7 +140,7 @@ def classify(
     if threshold is not None:
         classifier.set_params(threshold=threshold).check_arguments()
     threshold = classifier.threshold
-    read = [*files, table, sequences, model, against, renamed]
+    read = [*files, table, sequences, model, against]
     with working_folder(out, "microbiomes", "classify", reads=read, **_place(classifier)) as folder:
         place, began = folder.path, datetime.now(UTC)
         texts: dict[str, str] | None
@@ -169,7 +163,6 @@ def classify(
                 )
             theirs, others = others, Taxonomy(others.ranks)
             others.update({name: theirs[there] for name, there in called.items()})
-        new_names = None if renamed is None else read_renamed(renamed)
         start = time.monotonic()
         calls = classifier.calls(texts, counts)
         seconds = time.monotonic() - start
@@ -181,7 +174,7 @@ def classify(
         require_named(calls, threshold)
         del texts, counts, names  # they may be large
         by_feature = calls.per_feature(threshold)
-        agreed = None if others is None else Agreement.of(calls, by_feature, others, new_names)
+        agreed = None if others is None else agreement(calls, by_feature, others)
         _write(place / "taxonomy.tsv", by_feature)
         write_artifact(place / "taxonomy.qza", place / "taxonomy.tsv", began, own_command(), folder.provenance)
         differing = calls.part(np.flatnonzero(calls.differing(threshold)))
@@ -189,9 +182,6 @@ def classify(
         calls = calls.settled(threshold)
         # With a row per taxon, as feature tables are.
         _write(place / "abundance.tsv", calls.abundance(threshold).T.rename_axis("#OTU ID").reset_index())
-        if agreed is not None and len(agreed.strangers):
-            _write(place / "strangers.tsv", agreed.strangers)
-            written.append("strangers.tsv")
         what = ", ".join(path.name for path in (*files, *(path for path in (table, sequences) if path is not None)))
         made = report.of_calls(calls, by_feature, classifier, folder.about(f"Taxa of {what}"), seconds, agreed)
         folder.write(made, files=written, lines=_lines(calls, made[1]["named"], seconds, against, agreed))
@@ -331,7 +321,7 @@ def _place(classifier: Any) -> dict[str, Any]:
 def _lines(
     calls: Any, named: dict[str, float], seconds: float, against: Path | None, agreed: Any | None
 ) -> Iterator[str]:
-    """What classify says of its `Calls`, and of their `Agreement` with those in `against`."""
+    """What classify says of its `Calls`, and of their `agreement` with those in `against`."""
     from omniset.microbiomes.assignments import share_of
     from omniset.report.blocks import many
 
@@ -344,16 +334,12 @@ def _lines(
     if agreed is None:
         return
     yield f"agreement with {against}, where both name a rank and its name is among the references:"
-    for row in agreed.ranks.to_dict("records"):
+    for row in agreed.to_dict("records"):
         by_reads, by_sequences = (share_of(row[key]) for key in ("by_reads", "by_sequences"))
         yield (
             f"  {row['rank']}: {by_reads:>6} of reads, {by_sequences:>6} of sequences; "
             f"{share_of(row['compared_reads'])} of all reads could be compared"
         )
-    for of_rank, group in agreed.strangers.groupby("rank", sort=False):
-        most = zip(group["name"].head(3), group["share_of_reads"].head(3), strict=True)
-        few = ", ".join(f"{one} {share_of(share)}" for one, share in most)
-        yield f"  {of_rank}: {many(len(group), 'name')} of theirs that none of ours is, such as {few}"
 
 
 def _write(path: Path, table: Any) -> None:

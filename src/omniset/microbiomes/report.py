@@ -12,7 +12,7 @@ import pandas as pd
 from jaxtyping import Float
 from matplotlib.figure import Figure
 
-from omniset.microbiomes.assignments import Agreement, Calls, share_of
+from omniset.microbiomes.assignments import Calls, share_of
 from omniset.microbiomes.classifier import TaxonClassifier
 from omniset.microbiomes.evaluate import METHODS, MISLED, PROFILED, Evaluation, condition
 from omniset.microbiomes.taxonomy import bare
@@ -61,7 +61,7 @@ def of_calls(
     classifier: TaxonClassifier,
     run: frame.Run,
     seconds: float,
-    agreed: Agreement | None = None,
+    agreed: pd.DataFrame | None = None,
 ) -> tuple[Report, dict[str, Any]]:
     """The report on classified samples."""
     threshold, ranks = classifier.threshold, calls.taxa.ranks
@@ -93,7 +93,7 @@ def of_calls(
             "threshold": threshold,
             "named": named,
             "unnamed_in_samples": unnamed,
-            "agreement": None if agreed is None else agreed.ranks.to_dict("records"),
+            "agreement": None if agreed is None else agreed.to_dict("records"),
         },
         headline=[
             ("samples", len(calls.samples), ""),
@@ -177,20 +177,15 @@ def _features(calls: Calls, by_feature: pd.DataFrame) -> Section:
     return Section("Sequences", "", [table])
 
 
-def _agreement(agreed: Agreement | None) -> list[Section]:
+def _agreement(agreed: pd.DataFrame | None) -> list[Section]:
     if agreed is None:
         return []
     keys = ("by_reads", "by_sequences", "compared_reads")
-    rows = [[row["rank"], *(_share(row[key]) for key in keys)] for row in agreed.ranks.to_dict("records")]
+    rows = [[row["rank"], *(_share(row[key]) for key in keys)] for row in agreed.to_dict("records")]
     text = "Compared is what both name at a rank, by a name that the references have there."
     columns = ["rank", "same name, of reads", "of sequences", "reads compared, of all"]
-    blocks: list[Block] = [Table("The same name at each rank.", columns, rows)]
-    if len(agreed.strangers):
-        most = agreed.strangers.sort_values("share_of_reads", ascending=False, kind="stable").head(ROWS)
-        caption = "Names of theirs that none of our references has, with most reads first; all in strangers.tsv."
-        rows = [[r, n, s, _share(share)] for r, n, s, share in most.itertuples(index=False)]
-        blocks.append(Table(caption, ["rank", "name", "sequences", "share of reads"], rows))
-    return [Section("Agreement with other calls", text, blocks)]
+    table = Table("The same name at each rank.", columns, rows)
+    return [Section("Agreement with other calls", text, [table])]
 
 
 def of_evaluation(evaluation: Evaluation, classifier: TaxonClassifier, run: frame.Run) -> tuple[Report, dict[str, Any]]:
