@@ -8,7 +8,7 @@ import pytest
 from conftest import SMALL
 
 from omniset.microbiomes import TaxonClassifier, read_taxonomy
-from omniset.microbiomes.assignments import Calls, require_named
+from omniset.microbiomes.assignments import Calls, agreement, require_named
 from omniset.microbiomes.references import choose
 from omniset.microbiomes.taxonomy import (
     PR2_4,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -111,9 +110,8 @@ def classify(
         table: Feature table: BIOM 2.1, or text with a line per feature. In place of reads.
         sequences: FASTA with the features' sequences. null: features are named by their sequences.
         model: Folder that fit wrote.
-        out: Folder for taxonomy.tsv, taxonomy.qza (the same as an artifact of QIIME 2), calls.tsv.gz
-            (samples in which a sequence has another name), abundance.tsv and a report; of reads also sequences.fasta
-            and table.tsv.
+        out: Folder for taxonomy.tsv, calls.tsv.gz (samples in which a sequence has another name), abundance.tsv and a
+            report; of reads also sequences.fasta and table.tsv.
         pairs: Of files, or names, of first and second reads of pairs (_R1_001 and _R2_001, _1 and _2, /1 and /2): first
             leaves the second ones out, with both each fragment counts twice. null: both, with a warning.
         sample_from: Take a read's sample from its name: header for what stands before the number, as in S3_17 or S3.17;
@@ -127,12 +125,10 @@ def classify(
 
     from omniset.microbiomes import TaxonClassifier, read_samples, read_taxonomy, report
     from omniset.microbiomes.assignments import agreement, require_named
-    from omniset.microbiomes.qza import write_artifact
     from omniset.microbiomes.samples import Samples, pooled, write_samples
     from omniset.microbiomes.sequences import write_fasta
     from omniset.microbiomes.taxonomy import Taxonomy
     from omniset.report.run import working_folder
-    from omniset.runs.console import own_command
     from omniset.tables.dna import known_as, read_fasta
 
     files = [p for one in _files(reads) for p in (find(one, READS, "reads") if one.is_dir() else [one])]
@@ -142,7 +138,7 @@ def classify(
     threshold = classifier.threshold
     read = [*files, table, sequences, model, against]
     with working_folder(out, "microbiomes", "classify", reads=read, **_place(classifier)) as folder:
-        place, began = folder.path, datetime.now(UTC)
+        place = folder.path
         texts: dict[str, str] | None
         counts: Samples | None
         if files:
@@ -166,7 +162,7 @@ def classify(
         start = time.monotonic()
         calls = classifier.calls(texts, counts)
         seconds = time.monotonic() - start
-        written = ["taxonomy.tsv", "taxonomy.qza", "calls.tsv.gz", "abundance.tsv"]
+        written = ["taxonomy.tsv", "calls.tsv.gz", "abundance.tsv"]
         if files and texts is not None and counts is not None:
             write_fasta(place / "sequences.fasta", texts)
             write_samples(place / "table.tsv", counts)
@@ -176,7 +172,6 @@ def classify(
         by_feature = calls.per_feature(threshold)
         agreed = None if others is None else agreement(calls, by_feature, others)
         _write(place / "taxonomy.tsv", by_feature)
-        write_artifact(place / "taxonomy.qza", place / "taxonomy.tsv", began, own_command(), folder.provenance)
         differing = calls.part(np.flatnonzero(calls.differing(threshold)))
         _write(place / "calls.tsv.gz", differing.per_sample(threshold))
         calls = calls.settled(threshold)
