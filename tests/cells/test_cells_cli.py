@@ -318,7 +318,6 @@ def test_evaluate_fits_as_the_model_was_fitted(study, tmp_path, capsys, as_asked
     ("words", "said"),
     [
         (["--layer", "counts"], "no layer 'counts'"),
-        (["--label", "colour"], "label must be a column of obs, there is no 'colour'"),
         (["--gene_vectors", "nothing.txt"], "nothing.txt"),
         (["--aliases", "nothing.tsv"], "nothing.tsv"),
         (["--start_from", "nothing"], "nothing"),

@@ -11,7 +11,6 @@ import torch
 from cell_files import SEED, SMALL, cells
 
 import omniset.cells.embedder as embedder_module
-from omniset.cells import training
 from omniset.cells.baselines import variable_genes
 from omniset.cells.data import read_cells
 from omniset.cells.embedder import CellEmbedder, build
@@ -132,31 +131,6 @@ def test_neither_labels_nor_how_counts_are_read_changes_what_is_learned(fitted):
     in_blocks = read_cells(data, memory=0)
     assert not in_blocks.cached
     assert CellEmbedder(**SMALL).fit(in_blocks, batch_key="batch").identity() == fitted.identity()
-
-
-def test_labels_teach_where_they_are_asked_to(fitted, tmp_path, monkeypatch):
-    data = cells()
-    data.obs["kind"] = data.obs["kind"].map({0: "x", 1: "y", 2: "z"}).astype(object)
-    data.obs.loc[data.obs_names[::2], "kind"] = None
-    with monkeypatch.context() as patch:
-        patch.setattr(training, "LABEL_WEIGHT", 0.0)
-        idle = CellEmbedder(**SMALL).fit(data, batch_key="batch", label="kind")
-    weights = fitted.network_.state_dict()
-    assert idle.types_ == ["x", "y", "z"]
-    assert weights.keys() == {name for name in idle.network_.state_dict() if not name.startswith("types.")}
-    for name, tensor in weights.items():
-        assert torch.equal(idle.network_.state_dict()[name], tensor), name
-    taught = CellEmbedder(**SMALL).fit(data, batch_key="batch", label="kind")
-    assert "train_types" in taught.history[0]
-    assert any("26 of 53 cells have a label, of 3 types" in note for note in taught.notes_)
-    taught.save(tmp_path)
-    assert CellEmbedder.load(tmp_path).identity() == taught.identity()
-    data.obs["kind"] = data.obs["kind"].fillna("")
-    with pytest.raises(ValueError, match="label is for architecture='multiset'"):
-        CellEmbedder(**SEED).fit(data, batch_key="batch", label="kind")
-    data.obs["kind"] = data.obs["kind"].replace({"x": "", "y": ""})
-    with pytest.raises(ValueError, match="label: the cells have 1 type, 2 are needed"):
-        CellEmbedder(**SMALL).fit(data, batch_key="batch", label="kind")
 
 
 def test_a_seed_that_is_interrupted_goes_on_to_the_same_weights(of_seed, tmp_path, monkeypatch):

@@ -8,7 +8,6 @@ from cell_files import SMALL, cells
 from omniset.cells import training
 from omniset.cells.data import read_cells
 from omniset.cells.embedder import CellEmbedder
-from omniset.cells.model import TypeHead
 from omniset.cells.training import Blocks, BlockSampler, CellBatches, batches_mixed, batches_near, loss_settled
 from omniset.training.data import Lesson
 
@@ -56,28 +55,6 @@ def test_every_block_is_read_once(monkeypatch):
         assert np.array_equal(blocks.take(rows).toarray(), counts[rows])
     assert sorted(np.concatenate(asked)) == list(range(53))
     assert len(blocks.cache) <= 6
-
-
-def test_types_are_told_apart_by_a_weighted_cross_entropy_of_labelled_cells():
-    torch.manual_seed(0)
-    head = TypeHead(5, 3).double()
-    head.weigh(torch.tensor([16, 4, 1]))
-    z = torch.randn(7, 5, dtype=torch.float64, requires_grad=True)
-    types = torch.tensor([0, -1, 2, 2, 1, -1, 0])
-    total, weights = 0.0, 0.0
-    for place, kind in zip(z, types.tolist(), strict=True):
-        if kind >= 0:
-            logits = head.linear.weight @ place + head.linear.bias
-            weight = [0.25, 0.5, 1.0][kind]
-            total, weights = total - weight * (logits[kind] - logits.logsumexp(0)), weights + weight
-    found = head(z, types)
-    torch.testing.assert_close(found, total / weights, atol=1e-12, rtol=0)
-    found.backward()
-    assert (z.grad[types < 0] == 0).all()
-    assert (z.grad[types >= 0] != 0).all()
-    nothing = head(z, torch.full((7,), -1))
-    nothing.backward()
-    assert nothing == 0
 
 
 def test_batches_among_neighbours():

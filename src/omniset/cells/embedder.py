@@ -12,13 +12,13 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Bool, Float, Float32, Int, Shaped
+from jaxtyping import Bool, Float, Float32, Int
 from torch import Tensor, nn
 
 import omniset
 from omniset import explain
 from omniset.cells import seed
-from omniset.cells.data import Cells, batch_codes, known_genes, labels_of, opened
+from omniset.cells.data import Cells, batch_codes, known_genes, opened
 from omniset.cells.model import DROPOUT, SCALE, CellEncoder, CellModel
 from omniset.cells.options import EmbedderOptions
 from omniset.cells.seed import SeedModel, SeedOptions
@@ -69,7 +69,6 @@ class CellEmbedder(EmbedderOptions, Estimator):
     Attributes:
         genes_: The vocabulary.
         batches_: Names of the batches that the decoder knows.
-        types_: Types of labelled cells that taught too, if any did.
         network_: The model.
         history: A dict per epoch.
         notes_: What was decided on the data, a sentence each.
@@ -81,7 +80,6 @@ class CellEmbedder(EmbedderOptions, Estimator):
     FITTED: ClassVar[dict[str, Any]] = {
         "genes": schema.SIZE,
         "batches": schema.array(schema.TEXT, minItems=1),
-        "types": schema.array(schema.TEXT),
         "vectors": schema.optional(schema.SIZE),
         "sizes": schema.OBJECT,
         "mean": schema.array(schema.NUMBER),
@@ -97,7 +95,6 @@ class CellEmbedder(EmbedderOptions, Estimator):
         y: Any = None,
         *,
         batch_key: str | None = None,
-        label: str | None = None,
         layer: str | None = None,
         input: str = "auto",  # noqa: A002
         gene_column: str | None = None,
@@ -112,11 +109,9 @@ class CellEmbedder(EmbedderOptions, Estimator):
         Args:
             source: An AnnData, a path (.h5ad, zarr, 10x .h5 or folder), a pattern, a list of these, or `Cells`.
                 Nothing in it is changed. Counts of more than 512 MB are read in blocks, each epoch anew.
-            y: Ignored; labels are used by `label` alone.
+            y: Ignored.
             batch_key: Column of obs with the batch; "file": each source is a batch; "none": nothing is to be mixed, all
                 cells are of one batch. None: each source, unless obs has a column `batch`, which is asked about.
-            label: Column of obs with the types of some or all cells: their vectors are taught to tell these apart too.
-                Cells without one teach as ever. None: no labels are used. "multiset" only.
             layer, input, gene_column: As in `read_cells`.
             gene_vectors: A table of vectors of genes, such as ESM2's or gene2vec's, or its path. "seed" only.
             aliases: Other names of genes, for the vectors or for start_from.
@@ -133,12 +128,11 @@ class CellEmbedder(EmbedderOptions, Estimator):
         self.check_arguments()
         self.check_resumed(folder, resume)
         with opened(source, layer=layer, input=input, gene_column=gene_column) as cells:
-            codes, self.batches_ = batch_codes(cells, batch_key, label)
+            codes, self.batches_ = batch_codes(cells, batch_key)
             return self.fit_cells(
                 cells,
                 codes,
                 np.arange(len(cells)),
-                labels=None if label is None else labels_of(cells, label),
                 gene_vectors=gene_vectors,
                 aliases=aliases,
                 start_from=start_from,
@@ -152,14 +146,13 @@ class CellEmbedder(EmbedderOptions, Estimator):
         codes: Int[np.ndarray, " cells"],
         rows: Int[np.ndarray, " rows"],
         *,
-        labels: Shaped[np.ndarray, " cells"] | None = None,
         gene_vectors: GeneVectors | str | Path | None = None,
         aliases: Mapping[str, str] | None = None,
         start_from: CellEmbedder | str | Path | None = None,
         folder: str | Path | None = None,
         resume: bool = False,
     ) -> CellEmbedder:
-        """`fit` on some of the cells, of these batches (-1: not among the rows) and labels (None: not known).
+        """`fit` on some of the cells, of these batches (-1: not among the rows).
 
         Others are not looked at. The rows are in ascending order.
         """
@@ -185,11 +178,9 @@ class CellEmbedder(EmbedderOptions, Estimator):
         on_genes = self.on(cells)
         if not hasattr(self, "batches_"):
             self.batches_ = [str(i) for i in range(int(codes.max()) + 1)]
-        self.types_, types, notes = _types(self, labels, rows)
-        self.notes_ += notes
         with torch.random.fork_rng():
             torch.manual_seed(self.seed)
-            network = build(self, len(self.genes_), len(self.batches_), vectors, len(self.types_))
+            network = build(self, len(self.genes_), len(self.batches_), vectors)
         before = None  # some of the rows, and their principal components
         if base is not None and isinstance(network, CellModel):
             assert isinstance(base.network_, CellModel)
@@ -197,9 +188,9 @@ class CellEmbedder(EmbedderOptions, Estimator):
             network.start_from(base.network_, [number.get(name) for name in self.batches_])
         elif isinstance(network, CellModel):
             before = start_from_axes(network.encoder, on_genes, rows, self.seed)
-        learned_from = [scan.library[rows], codes[rows], *([] if types is None else [types])]
+        learned_from = [scan.library[rows], codes[rows]]
         fingerprint = self.fingerprint() | {"data": _checksum(learned_from, vectors, base)}
-        module, batches = self._lesson(network, on_genes, codes, types, fingerprint)
+        module, batches = self._lesson(network, on_genes, codes, fingerprint)
         whole = isinstance(network, CellModel)  # batches: a few cells tell little of a batch's place
         data = Lesson(batches, rows, [], batch_size=self.batch_size, seed=self.seed, sampler=BlockSampler, whole=whole)
         epochs = self.epochs or max(1, -(-STEPS * self.batch_size // len(rows)))
@@ -493,7 +484,6 @@ class CellEmbedder(EmbedderOptions, Estimator):
         return {
             "genes": len(self.genes_),
             "batches": self.batches_,
-            "types": self.types_,
             "vectors": None if given is None else given.dim,
             "sizes": self.sizes_,
             "mean": self.mean_.tolist(),
@@ -509,11 +499,9 @@ class CellEmbedder(EmbedderOptions, Estimator):
         if len(self.genes_) != fitted["genes"]:
             raise ValueError(f"the vocabulary must have {fitted['genes']} genes, it has {len(self.genes_)}")
         self.batches_, self.sizes_, self.notes_ = fitted["batches"], fitted["sizes"], fitted["notes"]
-        self.types_ = fitted["types"]
         self.mean_ = np.array(fitted["mean"], dtype=np.float32)
-        self.network_ = weights.build(
-            lambda: build(self, len(self.genes_), len(self.batches_), fitted["vectors"], len(self.types_))
-        )
+        sizes = len(self.genes_), len(self.batches_), fitted["vectors"]
+        self.network_ = weights.build(lambda: build(self, *sizes))
         self.check_arguments()
 
     # ------------------------------------------------------------------ what they are made of
@@ -538,7 +526,7 @@ class CellEmbedder(EmbedderOptions, Estimator):
         return base
 
     def _lesson(
-        self, network: Network, cells: Cells, codes: Codes, types: Codes | None, fingerprint: dict[str, Any]
+        self, network: Network, cells: Cells, codes: Codes, fingerprint: dict[str, Any]
     ) -> tuple[TrainingModule, Any]:
         """What is trained, and the batches that it is trained on."""
         if isinstance(network, SeedModel):
@@ -546,11 +534,8 @@ class CellEmbedder(EmbedderOptions, Estimator):
             steps = (self.learning_rate, seed.WEIGHT_DECAY, self.seed, fingerprint)
             module = seed.SeedModule(network, *steps, shared=further.shared)
             return module, seed.SeedBatches(cells, codes, further, self.seed)
-        if network.types is not None and types is not None:
-            number = len(network.types.weights)
-            network.types.weigh(torch.from_numpy(np.bincount(types[types >= 0], minlength=number)))
         steps = (self.learning_rate, WEIGHT_DECAY, self.seed, fingerprint)
-        return CellModule(network, *steps, alignment=self.alignment), CellBatches(cells, codes, self.seed, types)
+        return CellModule(network, *steps, alignment=self.alignment), CellBatches(cells, codes, self.seed)
 
 
 class _Along(nn.Module):
@@ -567,15 +552,14 @@ class _Along(nn.Module):
         return ((z - self.middle) @ self.direction)[:, None]
 
 
-def build(options: EmbedderOptions, genes: int, batches: int, vectors: Tensor | int | None, types: int = 0) -> Network:
+def build(options: EmbedderOptions, genes: int, batches: int, vectors: Tensor | int | None) -> Network:
     """The network of the options, not trained.
 
     Args:
         vectors: Of the genes, (genes, width), or their width alone where weights are loaded afterwards; "seed" only.
-        types: Of labelled cells; "multiset" only.
     """
     if options.architecture == "multiset":
-        return CellModel(genes, batches, latent=options.embedding_dim, dim=options.dim, types=types)
+        return CellModel(genes, batches, latent=options.embedding_dim, dim=options.dim)
     further = SeedOptions.of(options.encoder_options)
     table = torch.zeros(genes, vectors) if isinstance(vectors, int) else vectors
     return SeedModel(table, genes, batches, further, options.dim, options.embedding_dim, DROPOUT)
@@ -640,26 +624,6 @@ def _vocabulary(
     left = "" if len(chosen) == len(often) else f", the {len(chosen):,} that vary most are learned from"
     note = f"{len(often):,} of {len(cells.genes):,} genes are seen in these cells{left}"
     return pd.DataFrame({"gene": [cells.genes[i] for i in chosen], "cells": seen[chosen]}), note
-
-
-def _types(
-    options: EmbedderOptions, labels: Shaped[np.ndarray, " cells"] | None, rows: Rows
-) -> tuple[list[str], Codes | None, list[str]]:
-    """The types of labelled cells among the rows; the number of each cell's, -1 where not known; and a sentence."""
-    if labels is None:
-        return [], None, []
-    if options.architecture == "seed":
-        raise ValueError("label is for architecture='multiset'")
-    labelled = rows[[labels[row] is not None for row in rows]]
-    names, numbers = np.unique(labels[labelled].astype(str), return_inverse=True)
-    if len(names) < 2:
-        raise ValueError(f"label: the cells have {many(len(names), 'type')}, 2 are needed")
-    types = np.full(len(labels), -1, dtype=np.int64)
-    types[labelled] = numbers
-    note = (
-        f"{len(labelled):,} of {len(rows):,} cells have a label, of {len(names):,} types: they teach to tell them apart"
-    )
-    return names.tolist(), types, [note]
 
 
 def _checksum(arrays: list[np.ndarray], vectors: Tensor | None, base: CellEmbedder | None) -> int:

@@ -31,7 +31,6 @@ FOLLOW = 5.0  # weight of the centres' distance from their cells: how fast they 
 SAMPLE = 20_000  # cells, at most, whose principal axes are computed
 HIDDEN = 0.2  # mean share of a cell's expressed genes that the encoder may not see, and has to predict
 LOOKED_AT = 2_000  # cells, at most, whose batches are looked at
-LABEL_WEIGHT = 10.0  # of telling types apart, where cells are labelled
 
 
 def start_from_axes(
@@ -71,7 +70,6 @@ class CellBatch:
     hidden: Bool[Tensor, " entries"]  # whether the encoder may not see it
     batch: Int[Tensor, " cells"]
     measured: Bool[Tensor, "cells genes"] | None  # None: every gene in every cell
-    types: Int[Tensor, " cells"] | None = None  # -1 where not known; None: no cell is labelled
 
     @property
     def seen(self) -> Float[Tensor, "cells genes"]:
@@ -131,11 +129,10 @@ class CellBatches:
 
     Args:
         batch: Number of the batch of each cell.
-        types: Number of the type of each cell, -1 where not known.
     """
 
-    def __init__(self, cells: Cells, batch: Codes, seed: int, types: Codes | None = None) -> None:
-        self.cells, self.batch, self.seed, self.types = cells, batch, seed, types
+    def __init__(self, cells: Cells, batch: Codes, seed: int) -> None:
+        self.cells, self.batch, self.seed = cells, batch, seed
         self.blocks = Blocks(cells)
         self.measured = None if cells.measured.all() else cells.measured
 
@@ -154,15 +151,13 @@ class CellBatches:
             torch.from_numpy(hidden),
             torch.from_numpy(self.batch[rows]),
             None if self.measured is None else torch.from_numpy(self.measured[self.cells.source_of[rows]]),
-            None if self.types is None else torch.from_numpy(self.types[rows]),
         )
 
 
 class CellModule(TrainingModule):
-    """Likelihood of the counts plus alignment of the batches, and of labelled cells their types.
+    """Likelihood of the counts plus alignment of the batches.
 
         loss = -log p(counts | z, batch) + w lambda |z - moved z|^2
-               + gamma (-log p(type | z), see `omniset.cells.model.TypeHead`)
 
     (Lopez et al., "Deep generative modeling for single-cell transcriptomics", 2018, without its noise and prior), with
     w rising from 0 to 1 over the first half of the steps.
@@ -191,9 +186,6 @@ class CellModule(TrainingModule):
             parts["alignment"] = moved
             total = total + warm * self.alignment * moved
             parts["clusters"] = FOLLOW * clusters
-        if network.types is not None and batch.types is not None:
-            parts["types"] = network.types(z, batch.types)
-            total = total + LABEL_WEIGHT * parts["types"]
         for name, value in {"loss": total, **parts}.items():
             self.log(f"train_{name}", value, len(z))
         # The centres follow the cells, which do not feel them: this is no part of the model's own loss.

@@ -46,7 +46,6 @@ def inspect(
 def fit(
     files: list[str],
     batch_key: str | None = None,
-    label: str | None = None,
     out: Path = Path("model"),
     gene_vectors: Path | None = None,
     start_from: Path | None = None,
@@ -54,7 +53,7 @@ def fit(
     aliases: Path | None = None,
     **options: Any,
 ) -> None:
-    """Learn vectors of cells from their counts, without labels, or with those that there are.
+    """Learn vectors of cells from their counts, without labels.
 
     Example: omniset cells fit kang.h5ad --batch_key ind --out model
 
@@ -63,8 +62,6 @@ def fit(
             Counts of more than 512 MB are read in blocks, each epoch anew.
         batch_key: Column of obs with the batch, such as the donor or the chemistry; "file": each file is a batch;
             "none": there is nothing to mix. null: each file, unless obs has a column batch, which is asked about.
-        label: Column of obs with the types of some or all cells, which vectors are taught to tell apart too. Cells
-            without one teach as ever. null: no labels are used.
         out: Folder for the model and its report.
         gene_vectors: Vectors of genes, such as ESM2's or gene2vec's, for architecture "seed": a .pt file, or text with
             a gene per line.
@@ -93,13 +90,13 @@ def fit(
         about: dict[str, Any] = {"seed": embedder.seed, "device": devices.find(embedder.device).type, "resume": resume}
         about |= {"makes": ["CellEmbedder"], "reads": [*files, gene_vectors, aliases, start_from]}
         with working_folder(out, "cells", "fit", **about) as folder, _opened(files, options) as cells:
-            codes, names = batch_codes(cells, batch_key, label)
+            codes, names = batch_codes(cells, batch_key)
             vectors = None if gene_vectors is None else read_gene_vectors(gene_vectors)
             others = _aliases(aliases)
             batches = "1 batch" if len(names) == 1 else f"{len(names):,} batches"
             say(f"{many(len(cells), 'cell')}, {many(len(cells.genes), 'gene')}, {batches}")
             taught: dict[str, Any] = {"gene_vectors": vectors, "aliases": others, "start_from": base}
-            embedder.fit(cells, batch_key=batch_key, label=label, **taught, folder=folder.path, resume=resume)
+            embedder.fit(cells, batch_key=batch_key, **taught, folder=folder.path, resume=resume)
             if not folder.first:
                 return
             folder.save(embedder, {"provenance": folder.provenance})
