@@ -205,13 +205,10 @@ def test_explained_changes_are_those_of_leaving_the_gene_out(fitted):
         whole, without = fitted.network_.encoder(both, both[:1].sum(1).expand(2)).numpy()
     moved = whole - without
     assert np.isclose(rows.loc[gene, "change"], moved @ away / np.linalg.norm(away), rtol=1e-3, atol=1e-5)
-    assert rows["attribution"].between(0, 1).all()
-    assert rows["attribution"].max() == 1
     with pytest.raises(ValueError, match="cell 'nobody' is not in the source"):
         fitted.explain(data, ["nobody"])
-    for name in ("top", "steps"):
-        with pytest.raises(ValueError, match=f"{name} must be >= 1, got 0"):
-            fitted.explain(data, ["cell7"], **{name: 0})
+    with pytest.raises(ValueError, match="top must be >= 1, got 0"):
+        fitted.explain(data, ["cell7"], top=0)
 
 
 def test_genes_that_are_missing_are_filled_in_and_not_explained(fitted):
@@ -240,8 +237,7 @@ def test_genes_that_are_missing_are_filled_in_and_not_explained(fitted):
         found = fitted.explain(panel, "cell2", top=41)
     own = pd.Series(panel.X.toarray()[2], panel.var_names)  # what is left out is a count, and no expectation
     assert found.set_index("gene")["count"].to_dict() == own[own > 0].to_dict()
-    assert np.isfinite(found[["change", "attribution"]]).all().all()
-    assert found["attribution"].max() <= 1 + 1e-6
+    assert np.isfinite(found["change"]).all()
 
 
 def test_aliases_reach_every_verb(fitted):

@@ -16,7 +16,6 @@ from jaxtyping import Bool, Float, Float32, Int
 from torch import Tensor, nn
 
 import omniset
-from omniset import explain
 from omniset.cells import seed
 from omniset.cells.data import Cells, batch_codes, known_genes, opened
 from omniset.cells.model import DROPOUT, SCALE, CellEncoder, CellModel
@@ -31,7 +30,6 @@ from omniset.cells.training import (
     start_from_axes,
 )
 from omniset.cells.variable_genes import most_variable, survey
-from omniset.core.sets import SetBatch
 from omniset.fitted import Estimator
 from omniset.options import blaming
 from omniset.report.blocks import many
@@ -363,32 +361,29 @@ class CellEmbedder(EmbedderOptions, Estimator):
         cells: Sequence[str] | str,
         *,
         top: int = 20,
-        steps: int = 8,
         aliases: Mapping[str, str] | None = None,
         **options: Any,
     ) -> pd.DataFrame:
         """Which genes make these cells' vectors what they are.
 
         Returns a row per cell and gene, largest change first: `cell`, `gene`, `count`; `change`, how far along its
-        own direction (from the mean of the training cells) the vector would go back without the gene; `attribution`,
-        self-attention attribution (0 to 1). Genes that are filled in have no row.
+        own direction (from the mean of the training cells) the vector would go back without the gene. Genes that are
+        filled in have no row.
 
         Args:
             cells: Their names, or one name.
             top: Genes per cell.
-            steps: Of the attribution's integral.
             aliases: Other names of genes.
 
         Raises:
-            ValueError: A cell that is not there or without counts of known genes, top or steps below 1, or a model of
+            ValueError: A cell that is not there or without counts of known genes, top below 1, or a model of
                 architecture "seed".
         """
         self.require_fitted()
         if not isinstance(self.network_, CellModel):
             raise ValueError("explain is for architecture='multiset'")
-        for name, value in (("top", top), ("steps", steps)):
-            if value < 1:
-                raise ValueError(f"{name} must be >= 1, got {value}")
+        if top < 1:
+            raise ValueError(f"top must be >= 1, got {top}")
         cells = [cells] if isinstance(cells, str) else cells
         if not cells:
             raise ValueError("cells must name at least one cell")
@@ -403,32 +398,30 @@ class CellEmbedder(EmbedderOptions, Estimator):
                 row = np.flatnonzero(names == name)[:1]
                 if not known.take(row).nnz:
                     raise ValueError(f"cell {name!r} has no counts of genes that the model knows")
-                frame = self._changes(self.network_.encoder.eval(), known, row, steps)
+                frame = self._changes(self.network_.encoder.eval(), known, row)
                 frame = frame.sort_values("change", key=np.abs, ascending=False, ignore_index=True).head(top)
                 frame.insert(0, "cell", name)
                 frames.append(frame)
             return pd.concat(frames, ignore_index=True)
 
-    def _changes(self, encoder: CellEncoder, cells: Cells, row: Int[np.ndarray, "1"], steps: int) -> pd.DataFrame:
+    @torch.no_grad()
+    def _changes(self, encoder: CellEncoder, cells: Cells, row: Int[np.ndarray, "1"]) -> pd.DataFrame:
         """Of each gene of a cell, without its count."""
         cell, measured = torch.from_numpy(cells.take(row).toarray()), measured_in(cells, row)
         library = torch.from_numpy(cells.library(row).astype(np.float32))
         which = cell[0].nonzero()[:, 0]
-        with torch.no_grad():
-            table = encoder.table()
-            along = _Along(encoder, encoder(cell, library, table, measured), self.mean_)
-            changes = []
-            for some in which.split(TOGETHER):
-                fewer = cell.repeat(len(some), 1)
-                fewer[torch.arange(len(some)), some] = 0
-                there = None if measured is None else measured.expand(len(some), -1)
-                z = encoder(fewer, library.expand(len(some)), table, there)
-                changes.append((along.z - z) @ along.direction)
-            values = encoder.values(cell, library, measured)
-            place = (values[0] > 0).cumsum(0)[which] - 1  # of these genes, among those that are filled in
-            tokens = encoder.sets(values)
-        score = explain.attribute(along.eval(), tokens, 0, steps)[0][place]
-        numbers = {"count": cell[0, which].numpy(), "change": torch.cat(changes).numpy(), "attribution": score.numpy()}
+        table = encoder.table()
+        whole = encoder(cell, library, table, measured)
+        away = (whole - torch.from_numpy(self.mean_))[0]
+        direction = away / away.norm().clamp(min=1e-12)
+        changes = []
+        for some in which.split(TOGETHER):
+            fewer = cell.repeat(len(some), 1)
+            fewer[torch.arange(len(some)), some] = 0
+            there = None if measured is None else measured.expand(len(some), -1)
+            z = encoder(fewer, library.expand(len(some)), table, there)
+            changes.append((whole - z) @ direction)
+        numbers = {"count": cell[0, which].numpy(), "change": torch.cat(changes).numpy()}
         return pd.DataFrame({"gene": [self.genes_[i] for i in which.tolist()], **numbers})
 
     def given_vectors(self) -> GeneVectors | None:
@@ -536,20 +529,6 @@ class CellEmbedder(EmbedderOptions, Estimator):
             return module, seed.SeedBatches(cells, codes, further, self.seed)
         steps = (self.learning_rate, WEIGHT_DECAY, self.seed, fingerprint)
         return CellModule(network, *steps, alignment=self.alignment), CellBatches(cells, codes, self.seed)
-
-
-class _Along(nn.Module):
-    """How far a cell's vector z lies along its own direction from the mean, as a function of its tokens."""
-
-    def __init__(self, encoder: CellEncoder, z: Float[Tensor, "1 dim"], mean: np.ndarray) -> None:
-        super().__init__()
-        self.encoder, self.z, self.middle = encoder, z, torch.from_numpy(mean)
-        away = (z - self.middle)[0]
-        self.direction = away / away.norm().clamp(min=1e-12)
-
-    def forward(self, tokens: SetBatch) -> Float[Tensor, "cells 1"]:
-        z = self.encoder.head_of(self.encoder.encoder(tokens).summary)
-        return ((z - self.middle) @ self.direction)[:, None]
 
 
 def build(options: EmbedderOptions, genes: int, batches: int, vectors: Tensor | int | None) -> Network:

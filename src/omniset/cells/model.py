@@ -28,7 +28,6 @@ from sklearn.decomposition import PCA
 from torch import Tensor, nn
 
 from omniset import encoders
-from omniset.core.sets import SetBatch
 from omniset.layers.set_transformer import InducedLayer
 
 Values = Float[Tensor, "cells genes"]
@@ -106,13 +105,6 @@ class CellEncoder(nn.Module):
         """How often each gene is in a cell's multiset; of genes that were not measured what is expected."""
         values = torch.log1p(counts / library[:, None].clamp(min=torch.finfo(counts.dtype).tiny) * SCALE)
         return values if measured is None else self.completion(values, measured)
-
-    def sets(self, values: Values) -> SetBatch:
-        """The expressed genes of each cell as a set of tokens: (B, N, d), N the largest number expressed."""
-        present = values > 0
-        width = max(int(present.sum(1).max()), 1) if len(values) else 1
-        which = torch.sort(present.to(torch.uint8), dim=1, descending=True, stable=True).indices[:, :width]
-        return SetBatch(self.tokens[which], values.gather(1, which), validate=False)
 
 
 class CellDecoder(nn.Module):

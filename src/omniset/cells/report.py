@@ -50,8 +50,7 @@ def of_fit(
         depth,
         _genes(explained),
     ]
-    taught = f"with {many(len(embedder.types_), 'label')}" if embedder.types_ else "without labels"
-    lead = f"Vectors learned from {many(sizes['cells'], 'cell')} and {sizes['genes']:,} genes {taught}."
+    lead = f"Vectors learned from {many(sizes['cells'], 'cell')} and {sizes['genes']:,} genes without labels."
     numbers = {
         **{"sizes": sizes, "model": embedder.identity(), "seconds": seconds, "history": embedder.history_},
         "batches": batches.to_dict("records"),
@@ -201,7 +200,7 @@ def _depth(drawn: Drawn) -> tuple[Section, float | None]:
 def _genes(explained: pd.DataFrame | None) -> Section:
     if explained is None or explained.empty:
         return Section("Genes", "No cell was explained in this run.")
-    text = "Change: how far the vector would go back without the gene. Attribution: the cell's highest is 1."
+    text = "Change: how far the vector would go back without the gene."
     parts: Iterable[tuple[Any, pd.DataFrame]] = explained.drop(columns="cell").groupby(explained["cell"], sort=False)
     return Section("Genes", text, [_table(f"Cell {name}", rows.head(GENES), half=True) for name, rows in parts])
 

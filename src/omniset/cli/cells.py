@@ -323,9 +323,9 @@ def explain_cells(
             named = projection.central(projection.draw(embedder, on, None, None, embedder.seed), embedder.seed)
         explanation = embedder.explain(on, named, top=top)
         for name, rows in explanation.groupby("cell", sort=False):
-            say(f"{name}\n  {'gene':20}{'count':>8}{'change':>10}{'attribution':>14}")
+            say(f"{name}\n  {'gene':20}{'count':>8}{'change':>10}")
             for row in rows.to_dict("records"):
-                say(f"  {row['gene']:20}{row['count']:>8g}{row['change']:>+10.4f}{row['attribution']:>14.3f}")
+                say(f"  {row['gene']:20}{row['count']:>8g}{row['change']:>+10.4f}")
         if out is not None:
             with TableWriter(out) as writer:
                 writer.write(explanation)
