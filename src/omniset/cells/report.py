@@ -211,9 +211,6 @@ def _checks(checks: dict[str, Any]) -> Section:
     if "thinning" in checks:
         caption = "Cells with fewer counts: cosine to their full vectors; share with these among the 15 nearest."
         blocks.append(_table(caption, pd.DataFrame(checks["thinning"])))
-    if "library" in checks:
-        rows = pd.DataFrame(checks["library"].items(), columns=["method", "|correlation|"])
-        blocks.append(_table("Of library size with any of the first five principal components.", rows, half=True))
     return Section("Checks", "On our model of the first seed." if checks else "Nothing was checked.", blocks)
 
 
