@@ -242,7 +242,7 @@ def test_annotate_learns_keeps_and_says_the_same_again(study, tmp_path, capsys, 
     assert sum(row["cells"] for row in report["calls"]) == CELLS
     assert pd.DataFrame(report["confusion"]).select_dtypes("number").to_numpy().sum() == known.sum()
     page = (first / "report.html").read_text()
-    for title in ("New cells on the reference", "Composition", "Beside the truth", "Markers"):
+    for title in ("New cells on the reference", "Composition", "Beside the truth"):
         assert f">{title}<" in page
     second = tmp_path / "second"
     monkeypatch.setattr("omniset.cells.report.TYPES", 2)  # of more no matrix: the pairs that occur

@@ -99,8 +99,8 @@ def of_evaluation(evaluation: Evaluation, run: frame.Run) -> Made:
 def of_annotation(
     annotator: CellAnnotator, annotation: Annotation, cells: Cells, label: str, sample: str | None, run: frame.Run
 ) -> Made:
-    """On what new cells (on the model's genes) are; `label` may have the truth, `sample` has the sample of each."""
-    counts, markers = annotation.by_label(), annotator.markers(annotation, cells)
+    """On what new cells are; `label` may have the truth, `sample` has the sample of each."""
+    counts = annotation.by_label()
     labels, left_out = annotation.table["label"].to_numpy(dtype=object), pd.DataFrame(annotator.left_out_)
     share = float((labels == UNKNOWN).mean()) if len(labels) else 0.0
     text = "A cell is unknown where it is stranger than nearly all known cells that were called the same."
@@ -114,9 +114,6 @@ def of_annotation(
     if label in cells.obs and len(known := np.flatnonzero((truth := labels_of(cells, label)) != None)):  # noqa: E711
         section, beside = _beside_truth(truth[known].astype(str), labels[known].astype(str), label)
         sections.append(section)
-    text = "Weight in the logistic regression times how much more of the gene its new cells have than the others."
-    genes = markers.groupby("type", sort=False)["gene"].agg(", ".join).reset_index()
-    sections.append(Section("Markers", text, [_table("Genes by type.", genes)]))
     if len(left_out):
         text = "Each type was left out in turn. A low share says that cells of such a new type would pass for another."
         sections.append(Section("Were a type not in the reference", text, [_table("Its cells kept back.", left_out)]))
@@ -130,7 +127,7 @@ def of_annotation(
     text = f"{share:.0%} of the cells are unknown: of types that the reference lacks, or measured otherwise than it."
     numbers = {
         **{"calls": counts.to_dict("records"), "kept_back": annotator.kept_back_, "left_out": annotator.left_out_},
-        **{"weights": annotator.weights_, "markers": markers.to_dict("records")},
+        "weights": annotator.weights_,
         **beside,
         "model": annotator.embedder_.identity(),
     }

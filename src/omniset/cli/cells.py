@@ -231,8 +231,7 @@ def annotate(
             writer.write(frame)
         telling(fitted.progress)("writing the report")
         run = folder.about(f"Types of {_title(files)}", fitted.notes_)
-        on_genes = cells.on(fitted.embedder_.genes_, others)
-        page = report.of_annotation(fitted, annotation, on_genes, label, sample, run)
+        page = report.of_annotation(fitted, annotation, cells, label, sample, run)
         written = ["calls.tsv", "probabilities.parquet", *(["annotator/"] if annotator is None else [])]
         folder.write(page, files=written, lines=[*annotation.lines(), *(f"  {note}" for note in fitted.notes_)])
 
