@@ -364,7 +364,7 @@ def perturb(
         aliases: Table of two columns, alias and name, for genes that are spelled otherwise than in the perturber.
     """
     from omniset.cells import report
-    from omniset.cells.evaluate_perturbation import evaluate_foretold, evaluate_perturbation
+    from omniset.cells.evaluate_perturbation import evaluate_perturbation
     from omniset.cells.perturber import CellPerturber, Study
     from omniset.report import multiqc
     from omniset.report.blocks import many
@@ -386,29 +386,24 @@ def perturb(
             evaluation: Any = evaluate_perturbation(study, say if options["progress"] else lambda line: None)
             fitted, groups, table = CellPerturber(**arguments).fit_groups(study), study.lacking, None
             fitted.write(folder.path / "perturber")
-            notes = [*cells.notes, *fitted.notes_, *(evaluation.notes if evaluation else [])]
-            written = ["perturber/", *(written if groups else [])]
+            evaluation.comparison.write_rows(folder.path / "scores.csv.gz")
+            notes = [*cells.notes, *fitted.notes_, *evaluation.notes]
+            written = ["scores.csv.gz", "perturber/", *(written if groups else [])]
             foretold = f"{many(len(groups), 'population')} not measured after treatment are foretold"
+            measured = {"metrics": evaluation.numbers(), "scores": multiqc.of_ours(evaluation.comparison)}
+            lines = [*evaluation.comparison.lines(), evaluation.advice()]
         else:
             study = fitted.study(cells, columns, _aliases(aliases))
-            evaluation = evaluate_foretold(study, fitted) if study.groups else None
             groups, table = [*study.groups, *study.lacking], fitted.populations(study)
-            notes = [*cells.notes, *([] if evaluation is None else evaluation.notes)]
+            evaluation, notes, measured, lines = None, [*cells.notes], {}, []
             foretold = f"{many(len(groups), 'population')} of untreated cells are foretold"
         if groups:
             notes.append(foretold)
             with replacing(folder.path / "foretold.h5ad") as temporary:
                 fitted.treated(study, groups, cells.names).write_h5ad(temporary)
-        measured: dict[str, Any] = {"lines": []}
-        if evaluation is not None:
-            comparison = evaluation.comparison
-            comparison.write_rows(folder.path / "scores.csv.gz")
-            written.insert(0, "scores.csv.gz")
-            measured = {"metrics": evaluation.numbers(), "scores": multiqc.of_ours(comparison)}
-            measured["lines"] = [*comparison.lines(), evaluation.advice()]
-        measured["lines"] += [f"  {note}" for note in notes]
+        lines += [f"  {note}" for note in notes]
         run = folder.about(f"Perturbation of {_title(files)}" + (", foretold" if perturber else ""), notes)
-        folder.write(report.of_perturbation(fitted, evaluation, table, run), files=written, **measured)
+        folder.write(report.of_perturbation(fitted, evaluation, table, run), files=written, lines=lines, **measured)
 
 
 @takes(Reading)
