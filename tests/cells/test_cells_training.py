@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from cell_files import SMALL, cells
+from cell_files import cells
 
 from omniset.cells import training
 from omniset.cells.data import read_cells
-from omniset.cells.embedder import CellEmbedder
-from omniset.cells.training import Blocks, BlockSampler, CellBatches, batches_mixed, batches_near, loss_settled
+from omniset.cells.training import Blocks, BlockSampler, CellBatches, loss_settled
 from omniset.training.data import Lesson
 
 
@@ -57,22 +56,6 @@ def test_every_block_is_read_once(monkeypatch):
     assert len(blocks.cache) <= 6
 
 
-def test_batches_among_neighbours():
-    """Places far apart, with the batches of each: neighbours are of all batches of their place alike."""
-    rng = np.random.default_rng(0)
-    places = np.repeat(np.arange(3), 400)
-    points = 1e6 * np.eye(3)[places] + rng.normal(size=(1200, 3)) * 1e-3
-    apart = places
-    together = np.tile(np.arange(4), 300)
-    both = np.where(places == 0, 0, 1 + together % 2)
-    assert batches_near(points, apart) == pytest.approx(1, abs=1e-12)
-    assert batches_near(points, together) == pytest.approx(4, rel=0.2)
-    assert batches_near(points, both) == pytest.approx((1 + 2 + 2) / 3, rel=0.1)
-    said = batches_mixed(points, np.zeros((1200, 2)) + np.arange(1200)[:, None], apart + 5)
-    assert "1.00 by principal components, 1.0" in said
-    assert said.endswith("3.00 among all cells")
-
-
 @pytest.mark.parametrize(
     ("losses", "said"),
     [
@@ -87,7 +70,4 @@ def test_whether_the_loss_settled(losses, said):
 
 
 def test_fit_says_it(fitted):
-    of_one_batch = CellEmbedder(**SMALL).fit(cells(), batch_key="none")
-    for model, several in ((fitted, True), (of_one_batch, False)):
-        assert any("cannot be told from 2 epochs" in note for note in model.notes_)
-        assert any("batches among the neighbours of a cell" in note for note in model.notes_) == several
+    assert any("cannot be told from 2 epochs" in note for note in fitted.notes_)

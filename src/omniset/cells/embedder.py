@@ -21,14 +21,7 @@ from omniset.cells.data import Cells, batch_codes, known_genes, opened
 from omniset.cells.model import DROPOUT, SCALE, CellEncoder, CellModel
 from omniset.cells.options import EmbedderOptions
 from omniset.cells.seed import SeedModel, SeedOptions
-from omniset.cells.training import (
-    BlockSampler,
-    CellBatches,
-    CellModule,
-    batches_mixed,
-    loss_settled,
-    start_from_axes,
-)
+from omniset.cells.training import BlockSampler, CellBatches, CellModule, loss_settled, start_from_axes
 from omniset.cells.variable_genes import most_variable, survey
 from omniset.fitted import Estimator
 from omniset.options import blaming
@@ -179,13 +172,12 @@ class CellEmbedder(EmbedderOptions, Estimator):
         with torch.random.fork_rng():
             torch.manual_seed(self.seed)
             network = build(self, len(self.genes_), len(self.batches_), vectors)
-        before = None  # some of the rows, and their principal components
         if base is not None and isinstance(network, CellModel):
             assert isinstance(base.network_, CellModel)
             number = {name: i for i, name in enumerate(base.batches_)}
             network.start_from(base.network_, [number.get(name) for name in self.batches_])
         elif isinstance(network, CellModel):
-            before = start_from_axes(network.encoder, on_genes, rows, self.seed)
+            start_from_axes(network.encoder, on_genes, rows, self.seed)
         learned_from = [scan.library[rows], codes[rows]]
         fingerprint = self.fingerprint() | {"data": _checksum(learned_from, vectors, base)}
         module, batches = self._lesson(network, on_genes, codes, fingerprint)
@@ -199,12 +191,8 @@ class CellEmbedder(EmbedderOptions, Estimator):
         self.network_, self.history_ = network, module.history
         self.seconds_ = round(time.monotonic() - start, 1)
         self.sizes_ = {"cells": len(rows), "genes": len(self.genes_)}
-        z = self.embed_cells(cells, rows)
-        self.mean_ = z.mean(0)
+        self.mean_ = self.embed_cells(cells, rows).mean(0)
         self.notes_.append(loss_settled(self.history_))
-        if before is not None and len(self.batches_) > 1:
-            some, components = before
-            self.notes_.append(batches_mixed(components, z[np.searchsorted(rows, some)], codes[some]))
         return self
 
     def fit_transform(self, source: Any, y: Any = None, **options: Any) -> Float[np.ndarray, "cells embedding_dim"]:

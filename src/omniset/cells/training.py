@@ -14,7 +14,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from omniset.cells.data import Cells
-from omniset.cells.metrics import LISI_NEIGHBOURS, lisi, neighbours
 from omniset.cells.model import CellEncoder, CellModel, negative_binomial_loss, principal_axes
 from omniset.cells.variable_genes import log_normalised
 from omniset.report.blocks import many
@@ -30,15 +29,10 @@ EPOCHS = 10  # at least, to tell
 FOLLOW = 5.0  # weight of the centres' distance from their cells: how fast they follow
 SAMPLE = 20_000  # cells, at most, whose principal axes are computed
 HIDDEN = 0.2  # mean share of a cell's expressed genes that the encoder may not see, and has to predict
-LOOKED_AT = 2_000  # cells, at most, whose batches are looked at
 
 
-def start_from_axes(
-    encoder: CellEncoder, cells: Cells, rows: Int[np.ndarray, " rows"], seed: int
-) -> tuple[Int[np.ndarray, " some"], Float[np.ndarray, "some components"]] | None:
+def start_from_axes(encoder: CellEncoder, cells: Cells, rows: Int[np.ndarray, " rows"], seed: int) -> None:
     """Set tokens to where genes lie on the principal axes of log-normalised counts, and what fills in genes.
-
-    Returns at most 2,000 of the cells with their principal components; None where there are no axes.
 
     Genes that go together then have like tokens, which takes long to learn, and of few cells is learned amiss. Axes are
     those of at most 20,000 of the cells, evenly spaced; what is left of the width is 0.
@@ -48,16 +42,11 @@ def start_from_axes(
     measured = None if cells.measured.all() else cells.measured[cells.source_of[some]]
     places = principal_axes(values, measured, encoder.tokens.shape[1], seed)
     if places is None:
-        return None
+        return
     vectors = places.components.T * np.sqrt(places.variances)
     if (spread := np.sqrt(np.square(vectors).mean())) > 0:
         encoder.tokens.zero_()[:, : vectors.shape[1]] = torch.from_numpy(vectors / spread).to(encoder.tokens)
     encoder.completion.learn(places)
-    look = np.unique(np.linspace(0, len(some) - 1, min(len(some), LOOKED_AT)).astype(np.int64))
-    away = values[look].toarray() - places.middle
-    if measured is not None:
-        away *= measured[look]
-    return some[look], away @ places.components.T
 
 
 @dataclass
@@ -190,28 +179,6 @@ class CellModule(TrainingModule):
             self.log(f"train_{name}", value, len(z))
         # The centres follow the cells, which do not feel them: this is no part of the model's own loss.
         return total + parts.get("clusters", 0.0)
-
-
-def batches_near(points: Vectors, codes: Codes) -> float:
-    """How many batches the neighbours of a cell are of, in effect: mean of `omniset.cells.metrics.lisi`."""
-    return float(lisi(neighbours(points.astype(np.float64), LISI_NEIGHBOURS), codes).mean())
-
-
-def batches_mixed(before: Float[np.ndarray, "cells components"], after: Vectors, codes: Codes) -> str:
-    """A sentence on how far the batches are mixed.
-
-    Args:
-        before: Principal components of the cells.
-        after: Their vectors.
-        codes: Their batches.
-    """
-    numbers = np.unique(codes, return_inverse=True)[1]
-    shares = np.bincount(numbers) / len(numbers)
-    return (
-        f"batches among the neighbours of a cell, in effect: {batches_near(before, numbers):.2f} by principal "
-        f"components, {batches_near(after, numbers):.2f} by the vectors, {1 / np.square(shares).sum():.2f} among all "
-        "cells"
-    )
 
 
 def loss_settled(history: Sequence[dict[str, Any]]) -> str:
