@@ -12,7 +12,7 @@ import pandas as pd
 from omniset.genomes import evaluate as measured
 from omniset.genomes.calibration import Level
 from omniset.genomes.completer import GenomeCompleter
-from omniset.genomes.completion import COG, Cohort
+from omniset.genomes.completion import Cohort
 from omniset.genomes.evaluate import CALIBRATED, CHANGES, LOSSY, Condition, Evaluation
 from omniset.genomes.metadata import WHOLE
 from omniset.genomes.noise import LOSSES
@@ -30,7 +30,7 @@ Made = tuple[Report, dict[str, Any]]
 
 
 def of_completion(run: Run, cohort: Cohort, *, threshold: float, precision: float | None) -> Made:
-    """The report on completed genomes: sizes, changes by genome, category and family, novelty, warnings."""
+    """The report on completed genomes: sizes, changes by genome and family, novelty, warnings."""
     rows, families, number = cohort.summary, cohort.by_family, max(len(cohort.rows), 1)
     changed, rule = families[families[[*CHANGES]].any(axis=1)], f"where its probability p is at least {threshold:g}"
     if precision is not None:
@@ -47,7 +47,6 @@ def of_completion(run: Run, cohort: Cohort, *, threshold: float, precision: floa
     numbers = {
         **{"threshold": threshold, "precision": precision, "genomes": len(rows), "totals": totals},
         "families": changed[["family", "observed", "expected", *CHANGES]].to_dict("records"),
-        "categories": cohort.by_category.reset_index().to_dict("records"),
     }
     lead = f"{many(len(rows), 'genome')}, completed and cleaned with a vocabulary of {len(families):,} families."
     return compose(run, lead, sections, numbers, headline=headline, text=f"A family is called present {rule}.")
@@ -74,17 +73,10 @@ def _genomes(rows: pd.DataFrame) -> Section:
 
 
 def _changes(cohort: Cohort, changed: pd.DataFrame) -> Section:
-    """By functional category, and the families that changed most often."""
+    """The families that changed most often."""
     if changed.empty:
         return Section("Changes", "No family was added to, or removed from, any genome.")
     blocks: list[Block] = []
-    if len(categories := cohort.by_category):
-        names = [f"{letter} {COG[letter]}" if letter in COG else letter for letter in categories.index]
-        removed, added = ((change, categories[change].tolist()) for change in reversed(CHANGES))
-        drawn = figures.two_sided_bars(names, removed, added, "changes, over all genomes")
-        caption = "Changes by functional category. A family of several categories counts for each."
-        alt = f"{caption} Added: {listed(dict(zip(names, added[1], strict=True)), 6)}."
-        blocks.append(Plot(drawn, alt, caption))
     texts = [name for name in ("category", "description") if (changed[name] != "").any()]
     for change in CHANGES:
         often = changed[changed[change] > 0].nlargest(OFTEN, change)
