@@ -101,7 +101,7 @@ def test_inspect_says_what_is_there(study, capsys):
         "97 cells, 31 genes; sparse, float32",
         f"{data.X.nnz / data.X.shape[0] / GENES:.1%} of the counts are not 0",
         f"median {np.median(np.asarray(data.X.sum(1))):,.0f}",
-        "1 cell without counts, such as 'cell11'",
+        "1 cell has no counts",
         "batch (2: ",
         "type (3: ",
         "other obs columns: 'depth'",
