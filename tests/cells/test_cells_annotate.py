@@ -274,15 +274,6 @@ def test_a_cell_without_counts_is_unknown_and_said(labelled, embedder):
     assert np.flatnonzero(found.table["label"] == "unknown").tolist() == [3, 11]  # with error=0 no other cell is
 
 
-def test_a_marker_is_expressed_more(annotator, labelled, embedder):
-    markers = annotator.markers(annotator.annotate(labelled), read_cells(labelled))
-    weight = annotator.network_.classifiers.genes.weight.numpy()
-    assert set(markers["type"]) == {"x", "y", "z"}
-    assert (markers["inside"] > markers["outside"]).all()
-    for kind, gene in zip(markers["type"], markers["gene"], strict=True):
-        assert weight[annotator.types_.index(kind), embedder.genes_.index(gene)] > 0
-
-
 def test_a_type_left_out_is_unknown_as_far_as_it_is_from_all_others():
     """One in a direction of its own, and one of which every cell could as well be of another type."""
     rng = np.random.default_rng(0)

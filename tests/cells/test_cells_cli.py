@@ -101,7 +101,7 @@ def test_inspect_says_what_is_there(study, capsys):
         "97 cells, 31 genes; sparse, float32",
         f"{data.X.nnz / data.X.shape[0] / GENES:.1%} of the counts are not 0",
         f"median {np.median(np.asarray(data.X.sum(1))):,.0f}",
-        "1 cell without counts, such as 'cell11'",
+        "1 cell has no counts",
         "batch (2: ",
         "type (3: ",
         "other obs columns: 'depth'",
@@ -242,7 +242,7 @@ def test_annotate_learns_keeps_and_says_the_same_again(study, tmp_path, capsys, 
     assert sum(row["cells"] for row in report["calls"]) == CELLS
     assert pd.DataFrame(report["confusion"]).select_dtypes("number").to_numpy().sum() == known.sum()
     page = (first / "report.html").read_text()
-    for title in ("New cells on the reference", "Composition", "Beside the truth", "Markers"):
+    for title in ("New cells on the reference", "Composition", "Beside the truth"):
         assert f">{title}<" in page
     second = tmp_path / "second"
     monkeypatch.setattr("omniset.cells.report.TYPES", 2)  # of more no matrix: the pairs that occur
@@ -318,7 +318,6 @@ def test_evaluate_fits_as_the_model_was_fitted(study, tmp_path, capsys, as_asked
     ("words", "said"),
     [
         (["--layer", "counts"], "no layer 'counts'"),
-        (["--label", "colour"], "label must be a column of obs, there is no 'colour'"),
         (["--gene_vectors", "nothing.txt"], "nothing.txt"),
         (["--aliases", "nothing.tsv"], "nothing.tsv"),
         (["--start_from", "nothing"], "nothing"),

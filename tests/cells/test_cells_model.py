@@ -20,6 +20,7 @@ from omniset.cells.model import (
     negative_binomial_loss,
     principal_axes,
 )
+from omniset.core.sets import SetBatch
 
 CELLS, GENES, DIM, LATENT = 5, 23, 12, 7
 
@@ -43,7 +44,7 @@ def test_a_cell_is_a_multiset_of_tokens():
     model, values = encoder(), counts()
     values[1], values[2] = 0, 3  # without counts, and with all genes
     z = vectors(model, values)
-    tokens = model.sets(model.values(values, values.sum(1)))
+    tokens = SetBatch(model.tokens.expand(CELLS, -1, -1), model.values(values, values.sum(1)))
     apart = model.head_of(model.encoder(tokens).summary)
     assert torch.allclose(z, apart, rtol=0, atol=1e-13)
     assert torch.allclose(vectors(model, 7 * values), z, rtol=0, atol=1e-12)  # depth does not enter

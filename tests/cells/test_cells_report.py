@@ -140,7 +140,7 @@ def evaluation(**changed):
         for method, score in (("omniset", 0.8), ("pca", 0.9))
     ]
     thinning = {"method": "omniset", "kept": 0.1, "cosine": 0.875, "found": 0.125}
-    checks = {"determinism": 0.0, "peak_memory_mb": None, "thinning": [thinning], "library": {"omniset": 0.375}}
+    checks = {"determinism": 0.0, "peak_memory_mb": None, "thinning": [thinning]}
     made = {
         "transductive": pd.DataFrame(rows).assign(embed_seconds=np.nan),
         "inductive": pd.DataFrame(left),

@@ -89,19 +89,6 @@ def test_that_nothing_was_cleaned_is_said():
         assert cohort.none_removed(rows.assign(**none)) == []
 
 
-def test_letters_of_categories_count_each():
-    """C: F0 and F1; E: F1. F0 added in c; F1 added in b; F2 has no category; F4, a pump, removed in a and b."""
-    found = cohort_of(HAND).by_category
-    assert found.index.tolist() == ["C", "E", "S", "transport"]
-    assert found["families"].tolist() == [2, 1, 1, 1]
-    assert found["observed"].tolist() == [3, 1, 0, 2]
-    assert found["expected"].tolist() == pytest.approx([0.9 * 5 + 0.1, 0.9 * 2 + 0.1, 0.3, 0.3])
-    assert found["added"].tolist() == [2, 1, 0, 0]
-    assert found["removed"].tolist() == [0, 0, 0, 2]
-    categories = {"EEC": ["E", "C"], "Ec": ["Ec"], "-": []}
-    assert {text: cohort.categories_of(text) for text in categories} == categories
-
-
 def test_completion_by_hand(tmp_path):
     page, numbers = on_completion(cohort_of(HAND))
     (headline,) = [b.items for b in page.sections[0].blocks if hasattr(b, "items")]
@@ -118,7 +105,6 @@ def test_completion_by_hand(tmp_path):
     assert genomes["added"].tolist() == [1, 2, 1]
     assert genomes["unknown_share"].tolist() == pytest.approx([0.4, 0, 0])
     assert table_of(page, "Genomes with warnings.").to_numpy().tolist() == [["a", "one; two"]]
-    assert captions(page)[1].startswith("Changes by functional category")
     assert "take care" in notes(page)
     _, found = written(tmp_path, page, numbers)
     assert found["totals"] == {"observed": 5, "added": 4, "removed": 2, "unknown_families": 2, "far": 1}

@@ -170,12 +170,6 @@ def test_the_seed_decides():
         assert not np.array_equal(one[name], other[name])
 
 
-def test_arguments_out_of_bounds():
-    for name, least in {"genomes": 4, "families": 2, "mags": 1, "seed": 0}.items():
-        with pytest.raises(ValueError, match=f"{name} must be at least {least}, it is {least - 1}"):
-            simulate(**{name: least - 1})
-
-
 def test_what_is_written(tmp_path, simulated):
     s, folder = simulated, tmp_path / "new" / "folder"
     write(folder, s)

@@ -15,7 +15,7 @@ import pytest
 import scipy.sparse as sp
 
 from omniset.microbiomes.references import shares_of
-from omniset.microbiomes.samples import are_sequences, matched, pooled, read_column, read_samples, refuse_equal_samples
+from omniset.microbiomes.samples import are_sequences, matched, pooled, read_samples, refuse_equal_samples
 from omniset.microbiomes.sequences import IUPAC, dereplicate, extract, primers_of, reverse_complement
 from omniset.microbiomes.taxonomy import Taxa, lineages_of, read_taxonomy
 from omniset.tables.dna import read_fasta
@@ -412,24 +412,6 @@ def test_taxa_of_biom_files_as_one_text(tmp_path):
             root.pop("observation/metadata", None)
             root["observation/metadata/taxonomy"] = np.array(["k__B; p__P", "k__B"], dtype=kind)
         assert read_samples(path).taxa == {"x": "k__B; p__P", "y": "k__B"}
-
-
-def test_a_column_orders_the_samples(tmp_path):
-    numbers = written(tmp_path, "s.tsv", "#SampleID\tage\tsite\nA\t10\tgut\nB\t9\t\nC\t\tsoil\nD\t1\tgut\n")
-    column = read_column(numbers, "age", ["A", "B", "C"])
-    assert (column.values, column.order()) == (["10", "9", ""], [1, 0, 2])
-    assert read_column(numbers, "site", ["C", "A", "B", "D"]).order() == [1, 3, 0, 2]
-    with pytest.warns(UserWarning, match="s.tsv: 1 sample not there, such as 'E'"):
-        assert read_column(numbers, "site", ["E", "C"]).order() == [1, 0]
-    other = written(tmp_path, "o.txt", ';"site";"id"\n1;g;A_1\n2;s;B_1\n')
-    with pytest.warns(UserWarning, match="o.txt: 2 names are joined in another spelling, such as 'A' as 'A_1'"):
-        assert read_column(other, "site", ["A", "B"]).values == ["g", "s"]
-    with pytest.raises(ValueError, match="'SampleID' has none of the samples, .* such as 'x'; it has such as 'A'"):
-        read_column(numbers, "age", ["x"])
-    with pytest.raises(ValueError, match="'size'"):
-        read_column(numbers, "size", ["A"])
-    with pytest.raises(ValueError, match="line 3: column 'a' has the sample 'A' a second time"):
-        read_column(written(tmp_path, "t.tsv", "a\tb\nA\t1\nA\t1\n"), "b", ["A"])
 
 
 def test_taxa_of_tables_that_cannot_be_read(tmp_path):

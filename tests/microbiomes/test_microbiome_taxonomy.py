@@ -8,7 +8,7 @@ import pytest
 from conftest import SMALL
 
 from omniset.microbiomes import TaxonClassifier, read_taxonomy
-from omniset.microbiomes.assignments import Agreement, Calls, require_named
+from omniset.microbiomes.assignments import Calls, agreement, require_named
 from omniset.microbiomes.references import choose
 from omniset.microbiomes.taxonomy import (
     PR2_4,
@@ -21,7 +21,6 @@ from omniset.microbiomes.taxonomy import (
     lineage_of,
     lineages_of,
     read_references,
-    read_renamed,
 )
 
 SILVA = "d__Bacteria; p__Firmicutes; c__Bacilli; o__Lactobacillales; f__Streptococcaceae; g__Streptococcus"
@@ -366,40 +365,10 @@ def test_agreement_is_by_the_names_of_the_ranks(tmp_path):
     one = np.array([0])
     calls = Calls(taxa, ["A"], ["x"], one, one, np.array([2.0]), one, np.ones((1, 8)))
     others = read_taxonomy(table(tmp_path, "x\td__Eukaryota;p__P;c__Dinophyceae;o__O;f__F;g__Unruhdinium"))
-    found = Agreement.of(calls, calls.per_feature(0.5), others).ranks.set_index("rank")
+    found = agreement(calls, calls.per_feature(0.5), others).set_index("rank")
     same = found["by_reads"].dropna()
     assert same.to_dict() == {"domain": 1.0, "class": 1.0, "genus": 1.0}
     assert pd.isna(found.loc["subdivision", "by_reads"])
-
-
-def test_names_that_were_changed_are_the_same(tmp_path):
-    """By --renamed, with prefixes or without; the others that no reference has are listed by their reads."""
-    taxa = Taxa.of([("d__B", "p__Bacteroidota"), ("d__B", "p__Bacillota")])
-    place = np.arange(4)
-    calls = Calls(taxa, ["A"], [*"wxyz"], 0 * place, place, np.array([1.0, 2, 4, 3]), place % 2, np.ones((4, 2)))
-    rows = ("w\td__B; p__Bacteroidetes", "x\td__B; p__Firmicutes", "y\td__B; p__Odd", "z\td__B; p__Bacillota")
-    others = read_taxonomy(table(tmp_path, *rows, "more\td__B; p__Other"))
-    renamed = tmp_path / "renamed.tsv"
-    renamed.write_text("# theirs\tours\np__Bacteroidetes\tBacteroidota\n\nFirmicutes\tp__Bacillota\n")
-    for names, by_reads, compared, lacking in (
-        ({}, 1.0, 0.3, [("Odd", 1, 0.4), ("Firmicutes", 1, 0.2), ("Bacteroidetes", 1, 0.1)]),
-        (read_renamed(renamed), 1.0, 0.6, [("Odd", 1, 0.4)]),
-        ({"Firmicutes": "Bacteroidota"}, 0.6, 0.5, [("Odd", 1, 0.4), ("Bacteroidetes", 1, 0.1)]),
-    ):
-        found = Agreement.of(calls, calls.per_feature(0.5), others, names)
-        assert found.ranks["by_reads"].tolist() == pytest.approx([1.0, by_reads])
-        assert found.ranks["compared_reads"].tolist() == pytest.approx([1.0, compared])
-        rows = list(found.strangers.itertuples(index=False, name=None))
-        assert [row[:3] for row in rows] == [("phylum", *row[:2]) for row in lacking]
-        assert [row[3] for row in rows] == pytest.approx([row[2] for row in lacking])
-    for text, message in (
-        ("a\n", "line 1: must be their name and ours with a tab between, is 'a'"),
-        ("a\tb\np__a\tc\n", "line 2: renames 'a' to 'c', and above to 'b'"),
-        ("# a\tb\n", "has no names"),
-    ):
-        renamed.write_text(text)
-        with pytest.raises(ValueError, match=f"renamed.tsv: {message}"):
-            read_renamed(renamed)
 
 
 def test_a_call_differs_in_its_name_and_not_in_its_depth():

@@ -41,7 +41,6 @@ SHARED = len(METHODS) - 1  # methods before those that have a width
 FOLDS, CELL_FOLDS = 3, 5  # parts that are kept back in turn: of whole batches; of cells, where there is one
 MOST = 20_000  # labelled cells that are learned from, at most; rare types lose none
 TOGETHER = 4096  # cells annotated at a time
-MARKERS, MARKED = 8, 5000  # genes shown for a type; cells from which they come
 
 
 @dataclass
@@ -260,32 +259,6 @@ class CellAnnotator(AnnotatorOptions, Estimator):
         z, p, numbers, empty = (np.concatenate(several) for several in zip(*parts, strict=True))
         table = self._table(cells.names[rows], p, numbers, empty)
         return Annotation(table, p.astype(np.float32), self.types_, z, empty)
-
-    def markers(self, annotation: Annotation, cells: Cells) -> pd.DataFrame:
-        """Genes that decide for a type: their weight times how much more of them its new cells have than the others.
-
-        A gene that speaks for a type by its absence is no marker of it.
-
-        Args:
-            cells: The cells that were annotated, on the model's genes.
-        """
-        rows = np.sort(np.random.default_rng(self.seed).permutation(len(annotation.table))[:MARKED])
-        values = values_of(cells, rows, self.network_.classifiers.middle.numpy())
-        labels = annotation.table["label"].to_numpy(dtype=object)[rows]
-        weight = self.network_.classifiers.genes.weight.numpy()
-        records = []
-        for code, name in enumerate(annotation.types):
-            here = labels == name
-            if not here.any() or here.all():
-                continue
-            inside: Float[np.ndarray, " genes"] = values[here].mean(0)
-            outside = values[~here].mean(0)
-            score = np.maximum(weight[code], 0) * np.maximum(inside - outside, 0)
-            for gene in np.argsort(-score, kind="stable")[:MARKERS]:
-                if score[gene] > 0:
-                    about = {"type": name, "gene": self.embedder_.genes_[gene], "score": float(score[gene])}
-                    records.append({**about, "inside": float(inside[gene]), "outside": float(outside[gene])})
-        return pd.DataFrame(records, columns=["type", "gene", "score", "inside", "outside"])
 
     def predict(self, source: Any, **options: Any) -> Shaped[np.ndarray, " cells"]:
         """The labels that `annotate` gives, "unknown" among them."""

@@ -11,7 +11,6 @@ symphony     Kang et al., "Efficient and precise single-cell reference atlas map
 from __future__ import annotations
 
 import logging
-import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -124,7 +123,7 @@ def _scvi(counts: sp.csr_array, batches: Codes, seed: int, epochs: int | None = 
         batch = pd.Categorical(batches.astype(str))
         cells = anndata.AnnData(chosen, obs=pd.DataFrame({"batch": batch}, index=[str(i) for i in range(len(batches))]))
         scvi.model.SCVI.setup_anndata(cells, batch_key="batch")
-        with _randomness_kept():
+        with torch.random.fork_rng():
             scvi.settings.seed = seed
             model = scvi.model.SCVI(cells)
             model.train(max_epochs=epochs, accelerator="cpu", enable_progress_bar=False)
@@ -243,19 +242,3 @@ QUIET = (
     ".*moved from training set to validation set",  # where its last batch had one cell
     ".*LeafSpec",
 )
-
-
-@contextmanager
-def _randomness_kept() -> Iterator[None]:
-    """Random states of the caller as they were: scVI's seed is that of the whole process."""
-    from lightning.pytorch.utilities.seed import isolate_rng
-
-    names = ("PL_GLOBAL_SEED", "PL_SEED_WORKERS")
-    variables = {name: os.environ[name] for name in names if name in os.environ}
-    try:
-        with isolate_rng():
-            yield
-    finally:
-        for name in names:
-            os.environ.pop(name, None)
-        os.environ.update(variables)

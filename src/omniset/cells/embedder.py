@@ -12,26 +12,17 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Bool, Float, Float32, Int, Shaped
+from jaxtyping import Bool, Float, Float32, Int
 from torch import Tensor, nn
 
 import omniset
-from omniset import explain
 from omniset.cells import seed
-from omniset.cells.data import Cells, batch_codes, known_genes, labels_of, opened
+from omniset.cells.data import Cells, batch_codes, known_genes, opened
 from omniset.cells.model import DROPOUT, SCALE, CellEncoder, CellModel
 from omniset.cells.options import EmbedderOptions
 from omniset.cells.seed import SeedModel, SeedOptions
-from omniset.cells.training import (
-    BlockSampler,
-    CellBatches,
-    CellModule,
-    batches_mixed,
-    loss_settled,
-    start_from_axes,
-)
+from omniset.cells.training import BlockSampler, CellBatches, CellModule, loss_settled, start_from_axes
 from omniset.cells.variable_genes import most_variable, survey
-from omniset.core.sets import SetBatch
 from omniset.fitted import Estimator
 from omniset.options import blaming
 from omniset.report.blocks import many
@@ -69,7 +60,6 @@ class CellEmbedder(EmbedderOptions, Estimator):
     Attributes:
         genes_: The vocabulary.
         batches_: Names of the batches that the decoder knows.
-        types_: Types of labelled cells that taught too, if any did.
         network_: The model.
         history: A dict per epoch.
         notes_: What was decided on the data, a sentence each.
@@ -81,7 +71,6 @@ class CellEmbedder(EmbedderOptions, Estimator):
     FITTED: ClassVar[dict[str, Any]] = {
         "genes": schema.SIZE,
         "batches": schema.array(schema.TEXT, minItems=1),
-        "types": schema.array(schema.TEXT),
         "vectors": schema.optional(schema.SIZE),
         "sizes": schema.OBJECT,
         "mean": schema.array(schema.NUMBER),
@@ -97,7 +86,6 @@ class CellEmbedder(EmbedderOptions, Estimator):
         y: Any = None,
         *,
         batch_key: str | None = None,
-        label: str | None = None,
         layer: str | None = None,
         input: str = "auto",  # noqa: A002
         gene_column: str | None = None,
@@ -112,11 +100,9 @@ class CellEmbedder(EmbedderOptions, Estimator):
         Args:
             source: An AnnData, a path (.h5ad, zarr, 10x .h5 or folder), a pattern, a list of these, or `Cells`.
                 Nothing in it is changed. Counts of more than 512 MB are read in blocks, each epoch anew.
-            y: Ignored; labels are used by `label` alone.
+            y: Ignored.
             batch_key: Column of obs with the batch; "file": each source is a batch; "none": nothing is to be mixed, all
                 cells are of one batch. None: each source, unless obs has a column `batch`, which is asked about.
-            label: Column of obs with the types of some or all cells: their vectors are taught to tell these apart too.
-                Cells without one teach as ever. None: no labels are used. "multiset" only.
             layer, input, gene_column: As in `read_cells`.
             gene_vectors: A table of vectors of genes, such as ESM2's or gene2vec's, or its path. "seed" only.
             aliases: Other names of genes, for the vectors or for start_from.
@@ -133,12 +119,11 @@ class CellEmbedder(EmbedderOptions, Estimator):
         self.check_arguments()
         self.check_resumed(folder, resume)
         with opened(source, layer=layer, input=input, gene_column=gene_column) as cells:
-            codes, self.batches_ = batch_codes(cells, batch_key, label)
+            codes, self.batches_ = batch_codes(cells, batch_key)
             return self.fit_cells(
                 cells,
                 codes,
                 np.arange(len(cells)),
-                labels=None if label is None else labels_of(cells, label),
                 gene_vectors=gene_vectors,
                 aliases=aliases,
                 start_from=start_from,
@@ -152,14 +137,13 @@ class CellEmbedder(EmbedderOptions, Estimator):
         codes: Int[np.ndarray, " cells"],
         rows: Int[np.ndarray, " rows"],
         *,
-        labels: Shaped[np.ndarray, " cells"] | None = None,
         gene_vectors: GeneVectors | str | Path | None = None,
         aliases: Mapping[str, str] | None = None,
         start_from: CellEmbedder | str | Path | None = None,
         folder: str | Path | None = None,
         resume: bool = False,
     ) -> CellEmbedder:
-        """`fit` on some of the cells, of these batches (-1: not among the rows) and labels (None: not known).
+        """`fit` on some of the cells, of these batches (-1: not among the rows).
 
         Others are not looked at. The rows are in ascending order.
         """
@@ -185,21 +169,18 @@ class CellEmbedder(EmbedderOptions, Estimator):
         on_genes = self.on(cells)
         if not hasattr(self, "batches_"):
             self.batches_ = [str(i) for i in range(int(codes.max()) + 1)]
-        self.types_, types, notes = _types(self, labels, rows)
-        self.notes_ += notes
         with torch.random.fork_rng():
             torch.manual_seed(self.seed)
-            network = build(self, len(self.genes_), len(self.batches_), vectors, len(self.types_))
-        before = None  # some of the rows, and their principal components
+            network = build(self, len(self.genes_), len(self.batches_), vectors)
         if base is not None and isinstance(network, CellModel):
             assert isinstance(base.network_, CellModel)
             number = {name: i for i, name in enumerate(base.batches_)}
             network.start_from(base.network_, [number.get(name) for name in self.batches_])
         elif isinstance(network, CellModel):
-            before = start_from_axes(network.encoder, on_genes, rows, self.seed)
-        learned_from = [scan.library[rows], codes[rows], *([] if types is None else [types])]
+            start_from_axes(network.encoder, on_genes, rows, self.seed)
+        learned_from = [scan.library[rows], codes[rows]]
         fingerprint = self.fingerprint() | {"data": _checksum(learned_from, vectors, base)}
-        module, batches = self._lesson(network, on_genes, codes, types, fingerprint)
+        module, batches = self._lesson(network, on_genes, codes, fingerprint)
         whole = isinstance(network, CellModel)  # batches: a few cells tell little of a batch's place
         data = Lesson(batches, rows, [], batch_size=self.batch_size, seed=self.seed, sampler=BlockSampler, whole=whole)
         epochs = self.epochs or max(1, -(-STEPS * self.batch_size // len(rows)))
@@ -210,12 +191,8 @@ class CellEmbedder(EmbedderOptions, Estimator):
         self.network_, self.history_ = network, module.history
         self.seconds_ = round(time.monotonic() - start, 1)
         self.sizes_ = {"cells": len(rows), "genes": len(self.genes_)}
-        z = self.embed_cells(cells, rows)
-        self.mean_ = z.mean(0)
+        self.mean_ = self.embed_cells(cells, rows).mean(0)
         self.notes_.append(loss_settled(self.history_))
-        if before is not None and len(self.batches_) > 1:
-            some, components = before
-            self.notes_.append(batches_mixed(components, z[np.searchsorted(rows, some)], codes[some]))
         return self
 
     def fit_transform(self, source: Any, y: Any = None, **options: Any) -> Float[np.ndarray, "cells embedding_dim"]:
@@ -372,32 +349,29 @@ class CellEmbedder(EmbedderOptions, Estimator):
         cells: Sequence[str] | str,
         *,
         top: int = 20,
-        steps: int = 8,
         aliases: Mapping[str, str] | None = None,
         **options: Any,
     ) -> pd.DataFrame:
         """Which genes make these cells' vectors what they are.
 
         Returns a row per cell and gene, largest change first: `cell`, `gene`, `count`; `change`, how far along its
-        own direction (from the mean of the training cells) the vector would go back without the gene; `attribution`,
-        self-attention attribution (0 to 1). Genes that are filled in have no row.
+        own direction (from the mean of the training cells) the vector would go back without the gene. Genes that are
+        filled in have no row.
 
         Args:
             cells: Their names, or one name.
             top: Genes per cell.
-            steps: Of the attribution's integral.
             aliases: Other names of genes.
 
         Raises:
-            ValueError: A cell that is not there or without counts of known genes, top or steps below 1, or a model of
+            ValueError: A cell that is not there or without counts of known genes, top below 1, or a model of
                 architecture "seed".
         """
         self.require_fitted()
         if not isinstance(self.network_, CellModel):
             raise ValueError("explain is for architecture='multiset'")
-        for name, value in (("top", top), ("steps", steps)):
-            if value < 1:
-                raise ValueError(f"{name} must be >= 1, got {value}")
+        if top < 1:
+            raise ValueError(f"top must be >= 1, got {top}")
         cells = [cells] if isinstance(cells, str) else cells
         if not cells:
             raise ValueError("cells must name at least one cell")
@@ -412,32 +386,30 @@ class CellEmbedder(EmbedderOptions, Estimator):
                 row = np.flatnonzero(names == name)[:1]
                 if not known.take(row).nnz:
                     raise ValueError(f"cell {name!r} has no counts of genes that the model knows")
-                frame = self._changes(self.network_.encoder.eval(), known, row, steps)
+                frame = self._changes(self.network_.encoder.eval(), known, row)
                 frame = frame.sort_values("change", key=np.abs, ascending=False, ignore_index=True).head(top)
                 frame.insert(0, "cell", name)
                 frames.append(frame)
             return pd.concat(frames, ignore_index=True)
 
-    def _changes(self, encoder: CellEncoder, cells: Cells, row: Int[np.ndarray, "1"], steps: int) -> pd.DataFrame:
+    @torch.no_grad()
+    def _changes(self, encoder: CellEncoder, cells: Cells, row: Int[np.ndarray, "1"]) -> pd.DataFrame:
         """Of each gene of a cell, without its count."""
         cell, measured = torch.from_numpy(cells.take(row).toarray()), measured_in(cells, row)
         library = torch.from_numpy(cells.library(row).astype(np.float32))
         which = cell[0].nonzero()[:, 0]
-        with torch.no_grad():
-            table = encoder.table()
-            along = _Along(encoder, encoder(cell, library, table, measured), self.mean_)
-            changes = []
-            for some in which.split(TOGETHER):
-                fewer = cell.repeat(len(some), 1)
-                fewer[torch.arange(len(some)), some] = 0
-                there = None if measured is None else measured.expand(len(some), -1)
-                z = encoder(fewer, library.expand(len(some)), table, there)
-                changes.append((along.z - z) @ along.direction)
-            values = encoder.values(cell, library, measured)
-            place = (values[0] > 0).cumsum(0)[which] - 1  # of these genes, among those that are filled in
-            tokens = encoder.sets(values)
-        score = explain.attribute(along.eval(), tokens, 0, steps)[0][place]
-        numbers = {"count": cell[0, which].numpy(), "change": torch.cat(changes).numpy(), "attribution": score.numpy()}
+        table = encoder.table()
+        whole = encoder(cell, library, table, measured)
+        away = (whole - torch.from_numpy(self.mean_))[0]
+        direction = away / away.norm().clamp(min=1e-12)
+        changes = []
+        for some in which.split(TOGETHER):
+            fewer = cell.repeat(len(some), 1)
+            fewer[torch.arange(len(some)), some] = 0
+            there = None if measured is None else measured.expand(len(some), -1)
+            z = encoder(fewer, library.expand(len(some)), table, there)
+            changes.append((whole - z) @ direction)
+        numbers = {"count": cell[0, which].numpy(), "change": torch.cat(changes).numpy()}
         return pd.DataFrame({"gene": [self.genes_[i] for i in which.tolist()], **numbers})
 
     def given_vectors(self) -> GeneVectors | None:
@@ -493,7 +465,6 @@ class CellEmbedder(EmbedderOptions, Estimator):
         return {
             "genes": len(self.genes_),
             "batches": self.batches_,
-            "types": self.types_,
             "vectors": None if given is None else given.dim,
             "sizes": self.sizes_,
             "mean": self.mean_.tolist(),
@@ -509,11 +480,9 @@ class CellEmbedder(EmbedderOptions, Estimator):
         if len(self.genes_) != fitted["genes"]:
             raise ValueError(f"the vocabulary must have {fitted['genes']} genes, it has {len(self.genes_)}")
         self.batches_, self.sizes_, self.notes_ = fitted["batches"], fitted["sizes"], fitted["notes"]
-        self.types_ = fitted["types"]
         self.mean_ = np.array(fitted["mean"], dtype=np.float32)
-        self.network_ = weights.build(
-            lambda: build(self, len(self.genes_), len(self.batches_), fitted["vectors"], len(self.types_))
-        )
+        sizes = len(self.genes_), len(self.batches_), fitted["vectors"]
+        self.network_ = weights.build(lambda: build(self, *sizes))
         self.check_arguments()
 
     # ------------------------------------------------------------------ what they are made of
@@ -538,7 +507,7 @@ class CellEmbedder(EmbedderOptions, Estimator):
         return base
 
     def _lesson(
-        self, network: Network, cells: Cells, codes: Codes, types: Codes | None, fingerprint: dict[str, Any]
+        self, network: Network, cells: Cells, codes: Codes, fingerprint: dict[str, Any]
     ) -> tuple[TrainingModule, Any]:
         """What is trained, and the batches that it is trained on."""
         if isinstance(network, SeedModel):
@@ -546,36 +515,18 @@ class CellEmbedder(EmbedderOptions, Estimator):
             steps = (self.learning_rate, seed.WEIGHT_DECAY, self.seed, fingerprint)
             module = seed.SeedModule(network, *steps, shared=further.shared)
             return module, seed.SeedBatches(cells, codes, further, self.seed)
-        if network.types is not None and types is not None:
-            number = len(network.types.weights)
-            network.types.weigh(torch.from_numpy(np.bincount(types[types >= 0], minlength=number)))
         steps = (self.learning_rate, WEIGHT_DECAY, self.seed, fingerprint)
-        return CellModule(network, *steps, alignment=self.alignment), CellBatches(cells, codes, self.seed, types)
+        return CellModule(network, *steps, alignment=self.alignment), CellBatches(cells, codes, self.seed)
 
 
-class _Along(nn.Module):
-    """How far a cell's vector z lies along its own direction from the mean, as a function of its tokens."""
-
-    def __init__(self, encoder: CellEncoder, z: Float[Tensor, "1 dim"], mean: np.ndarray) -> None:
-        super().__init__()
-        self.encoder, self.z, self.middle = encoder, z, torch.from_numpy(mean)
-        away = (z - self.middle)[0]
-        self.direction = away / away.norm().clamp(min=1e-12)
-
-    def forward(self, tokens: SetBatch) -> Float[Tensor, "cells 1"]:
-        z = self.encoder.head_of(self.encoder.encoder(tokens).summary)
-        return ((z - self.middle) @ self.direction)[:, None]
-
-
-def build(options: EmbedderOptions, genes: int, batches: int, vectors: Tensor | int | None, types: int = 0) -> Network:
+def build(options: EmbedderOptions, genes: int, batches: int, vectors: Tensor | int | None) -> Network:
     """The network of the options, not trained.
 
     Args:
         vectors: Of the genes, (genes, width), or their width alone where weights are loaded afterwards; "seed" only.
-        types: Of labelled cells; "multiset" only.
     """
     if options.architecture == "multiset":
-        return CellModel(genes, batches, latent=options.embedding_dim, dim=options.dim, types=types)
+        return CellModel(genes, batches, latent=options.embedding_dim, dim=options.dim)
     further = SeedOptions.of(options.encoder_options)
     table = torch.zeros(genes, vectors) if isinstance(vectors, int) else vectors
     return SeedModel(table, genes, batches, further, options.dim, options.embedding_dim, DROPOUT)
@@ -640,26 +591,6 @@ def _vocabulary(
     left = "" if len(chosen) == len(often) else f", the {len(chosen):,} that vary most are learned from"
     note = f"{len(often):,} of {len(cells.genes):,} genes are seen in these cells{left}"
     return pd.DataFrame({"gene": [cells.genes[i] for i in chosen], "cells": seen[chosen]}), note
-
-
-def _types(
-    options: EmbedderOptions, labels: Shaped[np.ndarray, " cells"] | None, rows: Rows
-) -> tuple[list[str], Codes | None, list[str]]:
-    """The types of labelled cells among the rows; the number of each cell's, -1 where not known; and a sentence."""
-    if labels is None:
-        return [], None, []
-    if options.architecture == "seed":
-        raise ValueError("label is for architecture='multiset'")
-    labelled = rows[[labels[row] is not None for row in rows]]
-    names, numbers = np.unique(labels[labelled].astype(str), return_inverse=True)
-    if len(names) < 2:
-        raise ValueError(f"label: the cells have {many(len(names), 'type')}, 2 are needed")
-    types = np.full(len(labels), -1, dtype=np.int64)
-    types[labelled] = numbers
-    note = (
-        f"{len(labelled):,} of {len(rows):,} cells have a label, of {len(names):,} types: they teach to tell them apart"
-    )
-    return names.tolist(), types, [note]
 
 
 def _checksum(arrays: list[np.ndarray], vectors: Tensor | None, base: CellEmbedder | None) -> int:

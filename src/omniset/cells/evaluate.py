@@ -23,7 +23,6 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 from jaxtyping import Float, Int, Shaped
-from scipy.stats import spearmanr
 from sklearn.neighbors import NearestNeighbors
 
 from omniset.cells import baselines as compared
@@ -40,7 +39,6 @@ ALL, NEW = "all cells", "new batches"
 MOST_BATCHES = 6  # left out per seed
 NEIGHBOURS = 15
 THINNED = (0.5, 0.25, 0.1)  # shares of the counts that are kept
-COMPONENTS = 5  # of an embedding, compared with library sizes
 PASSES = 3
 WHOLE = ("total", "bio", "batch", *BIO, *BATCH)  # of embeddings of all cells
 TRANSFER = ("knn_f1", "linear_f1", "knn_accuracy", "linear_accuracy")
@@ -62,7 +60,7 @@ class Evaluation:
         checks: Of our model of the first seed. `determinism`: largest difference of vectors between two fits;
             `cells_per_second`; `training_seconds`; `peak_memory_mb`: of the process, until the first model was fitted
             and had embedded all cells (None where the system does not tell); `thinning`: a dict per method and share of
-            counts that were kept, see `thinning_robustness`; `library`: see `library_correlation`, by method.
+            counts that were kept, see `thinning_robustness`.
         not_run: Baselines that were not run, and why.
         embeddings: By method, those of the first seed.
         labels: (cells,) the empty string where a cell has none.
@@ -207,11 +205,8 @@ def evaluate(
                 done = work.do(unit, name, seed, partial(_inductive, task, name, seed), line)
                 if done is not None and done.rows is not None:
                     left_out.append(done.rows)
-        if task.counted:
-            library = cells.library()
-            checks["library"] = {name: library_correlation(z, library) for name, z in embeddings.items()}
-        else:
-            work.notes.append("counts are not known: neither thinned, nor is anything compared with library sizes")
+        if not task.counted:
+            work.notes.append("counts are not known: they are not thinned")
         if (difference := checks["determinism"]) != 0:
             warnings.warn(f"two fits of seed {seed_0} differ, by up to {difference:.2g} in a vector", stacklevel=2)
         return Evaluation(
@@ -451,18 +446,6 @@ def thinning_robustness(full: Vectors, fewer: Vectors, k: int = NEIGHBOURS) -> t
     cosine = np.divide((a * b).sum(1), lengths, out=np.zeros(len(a)), where=lengths > 0)
     near = NearestNeighbors(n_neighbors=min(k, len(full))).fit(full).kneighbors(fewer, return_distance=False)
     return float(cosine.mean()), float((near == np.arange(len(full))[:, None]).any(1).mean())
-
-
-def library_correlation(embedding: Vectors, library: Float[np.ndarray, " cells"]) -> float:
-    """Largest |Spearman correlation| of library size with any of the first 5 principal components of an embedding: how
-    much of a cell's place is depth of sequencing. 0 where either is the same for all cells.
-    """
-    z = embedding.astype(np.float64)
-    u, sizes, _ = np.linalg.svd(z - z.mean(0), full_matrices=False)
-    large = np.flatnonzero(sizes[:COMPONENTS] > 1e-9 * np.linalg.norm(z))  # the others are rounding
-    if not np.ptp(library):
-        return 0.0
-    return max((abs(float(spearmanr(library, u[:, i]).statistic)) for i in large), default=0.0)
 
 
 def peak_memory_mb() -> float | None:

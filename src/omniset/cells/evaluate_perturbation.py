@@ -27,7 +27,7 @@ from omniset.cells.perturber import CellPerturber, Group, Study
 from omniset.runs.files import plain
 from omniset.trials.comparison import OURS, Aim, Comparison, Score
 
-DONORS, TYPES, NEW = "new donors", "new types", "new cells"
+DONORS, TYPES = "new donors", "new types"
 SHIFTS = ("no change", "mean shift", "type shift", "linear", "scgen")
 TOP = 50  # genes that change most
 PREDICTORS = 10  # of the linear baseline
@@ -37,7 +37,7 @@ SCORES = (
     Score("overlap", "overlap of the 50 genes", share=True),
     Score("energy", "energy distance", larger=False),
 )
-AIMS = tuple(Aim(condition, score) for condition in (DONORS, TYPES, NEW) for score in ("pearson_top", "energy"))
+AIMS = tuple(Aim(condition, score) for condition in (DONORS, TYPES) for score in ("pearson_top", "energy"))
 
 
 @dataclass
@@ -53,7 +53,6 @@ class PerturbationEvaluation:
     TEXTS: ClassVar[dict[str, str]] = {
         DONORS: "All treated cells of a donor are left out; its untreated ones are given.",
         TYPES: "All treated cells of a type are left out, of every donor; its untreated ones are given.",
-        NEW: "Treated cells of the file are compared with what is foretold of its untreated ones.",
     }
     rows: pd.DataFrame
     notes: list[str] = field(default_factory=list)
@@ -110,27 +109,6 @@ def evaluate_perturbation(study: Study, say: Callable[[str], None] = lambda line
     if not rows:
         raise ValueError("donor: there is neither a second donor nor a second type that could be left out")
     return PerturbationEvaluation(pd.DataFrame(rows), notes)
-
-
-def evaluate_foretold(study: Study, perturber: CellPerturber) -> PerturbationEvaluation:
-    """What a fitted perturber foretells of new groups that were measured, beside what was measured.
-
-    Args:
-        study: Of `CellPerturber.study`.
-
-    Raises:
-        ValueError: None was measured.
-    """
-    if not study.groups:
-        raise ValueError("study: no population has treated cells to compare with")
-    shifts = perturber.shifts_
-    known = {*zip(shifts.perturbations, shifts.types, shifts.donors, strict=True)}
-    same = sum((group.perturbation, group.type, group.donor) in known for group in study.groups)
-    notes = [
-        f"{same} populations have perturbation, type and donor of ones that were learned from: if they are these, "
-        "their scores say nothing of new cells"
-    ]
-    return PerturbationEvaluation(pd.DataFrame(_scores(study, perturber, study.groups, NEW)), notes if same else [])
 
 
 def _scores(study: Study, perturber: CellPerturber, groups: list[Group], condition: str) -> list[dict[str, Any]]:

@@ -11,7 +11,6 @@ from jaxtyping import Float, Int
 from omniset.cells.data import FILE, NONE, Cells, Scan, batch_codes
 from omniset.cells.embedder import LEAST, STEPS, CellEmbedder
 from omniset.cells.projection import few_values
-from omniset.report.blocks import many
 from omniset.runs.console import say
 from omniset.tables.files import listed
 
@@ -41,14 +40,6 @@ def _source(cells: Cells, number: int, library: Float[np.ndarray, " cells"], gen
     else:
         say(f"  counts per cell: {_quantiles(library[members])}")
     say(f"  genes per cell: {_quantiles(genes[members])}")
-    if empty := int((genes[members] == 0).sum()):
-        first = source.names[int((genes[members] == 0).argmax())]
-        say(f"  {many(empty, 'cell')} without counts, such as {first!r}")
-    twice = source.names[source.names.duplicated()]
-    if len(twice):
-        say(f"  {len(twice):,} names of cells occur again, such as {twice[0]!r}")
-    if same := cells.match[number].duplicates:
-        say(f"  several columns of one gene are summed: of {many(len(same), 'gene')}, such as {same[0]!r}")
     few = few_values(source.obs)
     keys = [f"{name} ({values}: {_values(source.obs[name])})" for name, values in list(few.items())[:SHOWN]]
     say(f"  obs columns with few values, for --batch_key or labels: {'; '.join(keys) or 'none'}")

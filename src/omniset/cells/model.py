@@ -28,7 +28,6 @@ from sklearn.decomposition import PCA
 from torch import Tensor, nn
 
 from omniset import encoders
-from omniset.core.sets import SetBatch
 from omniset.layers.set_transformer import InducedLayer
 
 Values = Float[Tensor, "cells genes"]
@@ -106,13 +105,6 @@ class CellEncoder(nn.Module):
         """How often each gene is in a cell's multiset; of genes that were not measured what is expected."""
         values = torch.log1p(counts / library[:, None].clamp(min=torch.finfo(counts.dtype).tiny) * SCALE)
         return values if measured is None else self.completion(values, measured)
-
-    def sets(self, values: Values) -> SetBatch:
-        """The expressed genes of each cell as a set of tokens: (B, N, d), N the largest number expressed."""
-        present = values > 0
-        width = max(int(present.sum(1).max()), 1) if len(values) else 1
-        which = torch.sort(present.to(torch.uint8), dim=1, descending=True, stable=True).indices[:, :width]
-        return SetBatch(self.tokens[which], values.gather(1, which), validate=False)
 
 
 class CellDecoder(nn.Module):
@@ -213,38 +205,6 @@ class Alignment(nn.Module):
         return (z - target).square().sum(1).mean(), (share * distance).sum(1).mean()
 
 
-class TypeHead(nn.Module):
-    """How well vectors tell the types of labelled cells apart.
-
-        loss = sum_i w_i (-log softmax(W z_i + b)[y_i]) / sum_i w_i,   w_i = 1 / sqrt(n[y_i])
-
-    over the cells i that have a type y_i, of which there are n[y_i]: rare types weigh more than their number, and do
-    not drown the others. Cells without a type have no part in it; without any that has one it is 0.
-
-    Args:
-        latent: Width of z.
-        types: Number of types.
-    """
-
-    weights: Tensor
-
-    def __init__(self, latent: int, types: int) -> None:
-        super().__init__()
-        self.linear = nn.Linear(latent, types)
-        self.register_buffer("weights", torch.ones(types))
-
-    def weigh(self, numbers: Int[Tensor, " types"]) -> None:
-        """Take up how many cells each type has."""
-        self.weights.copy_(numbers.clamp(min=1).to(self.weights).rsqrt())
-
-    def forward(self, z: Vectors, types: Int[Tensor, " cells"]) -> Float[Tensor, ""]:
-        """Args:
-        types: Their numbers, -1 where not known.
-        """
-        total = F.cross_entropy(self.linear(z), types, self.weights, ignore_index=-1, reduction="sum")
-        return total / self.weights[types[types >= 0]].sum().clamp(min=1e-12)
-
-
 class CellModel(nn.Module):
     """Encoder, decoder and alignment: what is trained and saved.
 
@@ -253,15 +213,13 @@ class CellModel(nn.Module):
         batches: Number of batches.
         latent: Width of z.
         dim: Width of the genes' tokens.
-        types: Of labelled cells, which teach too. 0: none do.
     """
 
-    def __init__(self, genes: int, batches: int, *, latent: int, dim: int, types: int = 0) -> None:
+    def __init__(self, genes: int, batches: int, *, latent: int, dim: int) -> None:
         super().__init__()
         self.encoder = CellEncoder(genes, latent=latent, dim=dim)
         self.decoder = CellDecoder(genes, latent, batches)
         self.alignment = Alignment(latent, batches)
-        self.types = TypeHead(latent, types) if types else None
 
     def start_from(self, other: CellModel, batches: Sequence[int | None]) -> None:
         """Take over the weights of a model of the same sizes.
@@ -275,8 +233,7 @@ class CellModel(nn.Module):
         of_z, of_batches = state[name].split([state[name].shape[1] - other.decoder.batches, other.decoder.batches], 1)
         columns = [of_batches.mean(1) if number is None else of_batches[:, number] for number in batches]
         state[name] = torch.cat((of_z, torch.stack(columns, 1)), 1)
-        # Where batches lie is found anew, and other types are told apart.
-        anew = ("alignment.counts", "alignment.sums", "types.")
+        anew = ("alignment.counts", "alignment.sums")  # where batches lie is found anew
         state = {key: value for key, value in state.items() if not key.startswith(anew)}
         state |= {key: value for key, value in self.state_dict().items() if key.startswith(anew)}
         self.load_state_dict(state)

@@ -50,8 +50,7 @@ def of_fit(
         depth,
         _genes(explained),
     ]
-    taught = f"with {many(len(embedder.types_), 'label')}" if embedder.types_ else "without labels"
-    lead = f"Vectors learned from {many(sizes['cells'], 'cell')} and {sizes['genes']:,} genes {taught}."
+    lead = f"Vectors learned from {many(sizes['cells'], 'cell')} and {sizes['genes']:,} genes without labels."
     numbers = {
         **{"sizes": sizes, "model": embedder.identity(), "seconds": seconds, "history": embedder.history_},
         "batches": batches.to_dict("records"),
@@ -100,8 +99,8 @@ def of_evaluation(evaluation: Evaluation, run: frame.Run) -> Made:
 def of_annotation(
     annotator: CellAnnotator, annotation: Annotation, cells: Cells, label: str, sample: str | None, run: frame.Run
 ) -> Made:
-    """On what new cells (on the model's genes) are; `label` may have the truth, `sample` has the sample of each."""
-    counts, markers = annotation.by_label(), annotator.markers(annotation, cells)
+    """On what new cells are; `label` may have the truth, `sample` has the sample of each."""
+    counts = annotation.by_label()
     labels, left_out = annotation.table["label"].to_numpy(dtype=object), pd.DataFrame(annotator.left_out_)
     share = float((labels == UNKNOWN).mean()) if len(labels) else 0.0
     text = "A cell is unknown where it is stranger than nearly all known cells that were called the same."
@@ -115,9 +114,6 @@ def of_annotation(
     if label in cells.obs and len(known := np.flatnonzero((truth := labels_of(cells, label)) != None)):  # noqa: E711
         section, beside = _beside_truth(truth[known].astype(str), labels[known].astype(str), label)
         sections.append(section)
-    text = "Weight in the logistic regression times how much more of the gene its new cells have than the others."
-    genes = markers.groupby("type", sort=False)["gene"].agg(", ".join).reset_index()
-    sections.append(Section("Markers", text, [_table("Genes by type.", genes)]))
     if len(left_out):
         text = "Each type was left out in turn. A low share says that cells of such a new type would pass for another."
         sections.append(Section("Were a type not in the reference", text, [_table("Its cells kept back.", left_out)]))
@@ -131,7 +127,7 @@ def of_annotation(
     text = f"{share:.0%} of the cells are unknown: of types that the reference lacks, or measured otherwise than it."
     numbers = {
         **{"calls": counts.to_dict("records"), "kept_back": annotator.kept_back_, "left_out": annotator.left_out_},
-        **{"weights": annotator.weights_, "markers": markers.to_dict("records")},
+        "weights": annotator.weights_,
         **beside,
         "model": annotator.embedder_.identity(),
     }
@@ -201,7 +197,7 @@ def _depth(drawn: Drawn) -> tuple[Section, float | None]:
 def _genes(explained: pd.DataFrame | None) -> Section:
     if explained is None or explained.empty:
         return Section("Genes", "No cell was explained in this run.")
-    text = "Change: how far the vector would go back without the gene. Attribution: the cell's highest is 1."
+    text = "Change: how far the vector would go back without the gene."
     parts: Iterable[tuple[Any, pd.DataFrame]] = explained.drop(columns="cell").groupby(explained["cell"], sort=False)
     return Section("Genes", text, [_table(f"Cell {name}", rows.head(GENES), half=True) for name, rows in parts])
 
@@ -212,9 +208,6 @@ def _checks(checks: dict[str, Any]) -> Section:
     if "thinning" in checks:
         caption = "Cells with fewer counts: cosine to their full vectors; share with these among the 15 nearest."
         blocks.append(_table(caption, pd.DataFrame(checks["thinning"])))
-    if "library" in checks:
-        rows = pd.DataFrame(checks["library"].items(), columns=["method", "|correlation|"])
-        blocks.append(_table("Of library size with any of the first five principal components.", rows, half=True))
     return Section("Checks", "On our model of the first seed." if checks else "Nothing was checked.", blocks)
 
 

@@ -14,7 +14,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from omniset.cells.data import Cells
-from omniset.cells.metrics import LISI_NEIGHBOURS, lisi, neighbours
 from omniset.cells.model import CellEncoder, CellModel, negative_binomial_loss, principal_axes
 from omniset.cells.variable_genes import log_normalised
 from omniset.report.blocks import many
@@ -30,16 +29,10 @@ EPOCHS = 10  # at least, to tell
 FOLLOW = 5.0  # weight of the centres' distance from their cells: how fast they follow
 SAMPLE = 20_000  # cells, at most, whose principal axes are computed
 HIDDEN = 0.2  # mean share of a cell's expressed genes that the encoder may not see, and has to predict
-LOOKED_AT = 2_000  # cells, at most, whose batches are looked at
-LABEL_WEIGHT = 10.0  # of telling types apart, where cells are labelled
 
 
-def start_from_axes(
-    encoder: CellEncoder, cells: Cells, rows: Int[np.ndarray, " rows"], seed: int
-) -> tuple[Int[np.ndarray, " some"], Float[np.ndarray, "some components"]] | None:
+def start_from_axes(encoder: CellEncoder, cells: Cells, rows: Int[np.ndarray, " rows"], seed: int) -> None:
     """Set tokens to where genes lie on the principal axes of log-normalised counts, and what fills in genes.
-
-    Returns at most 2,000 of the cells with their principal components; None where there are no axes.
 
     Genes that go together then have like tokens, which takes long to learn, and of few cells is learned amiss. Axes are
     those of at most 20,000 of the cells, evenly spaced; what is left of the width is 0.
@@ -49,16 +42,11 @@ def start_from_axes(
     measured = None if cells.measured.all() else cells.measured[cells.source_of[some]]
     places = principal_axes(values, measured, encoder.tokens.shape[1], seed)
     if places is None:
-        return None
+        return
     vectors = places.components.T * np.sqrt(places.variances)
     if (spread := np.sqrt(np.square(vectors).mean())) > 0:
         encoder.tokens.zero_()[:, : vectors.shape[1]] = torch.from_numpy(vectors / spread).to(encoder.tokens)
     encoder.completion.learn(places)
-    look = np.unique(np.linspace(0, len(some) - 1, min(len(some), LOOKED_AT)).astype(np.int64))
-    away = values[look].toarray() - places.middle
-    if measured is not None:
-        away *= measured[look]
-    return some[look], away @ places.components.T
 
 
 @dataclass
@@ -71,7 +59,6 @@ class CellBatch:
     hidden: Bool[Tensor, " entries"]  # whether the encoder may not see it
     batch: Int[Tensor, " cells"]
     measured: Bool[Tensor, "cells genes"] | None  # None: every gene in every cell
-    types: Int[Tensor, " cells"] | None = None  # -1 where not known; None: no cell is labelled
 
     @property
     def seen(self) -> Float[Tensor, "cells genes"]:
@@ -131,11 +118,10 @@ class CellBatches:
 
     Args:
         batch: Number of the batch of each cell.
-        types: Number of the type of each cell, -1 where not known.
     """
 
-    def __init__(self, cells: Cells, batch: Codes, seed: int, types: Codes | None = None) -> None:
-        self.cells, self.batch, self.seed, self.types = cells, batch, seed, types
+    def __init__(self, cells: Cells, batch: Codes, seed: int) -> None:
+        self.cells, self.batch, self.seed = cells, batch, seed
         self.blocks = Blocks(cells)
         self.measured = None if cells.measured.all() else cells.measured
 
@@ -154,15 +140,13 @@ class CellBatches:
             torch.from_numpy(hidden),
             torch.from_numpy(self.batch[rows]),
             None if self.measured is None else torch.from_numpy(self.measured[self.cells.source_of[rows]]),
-            None if self.types is None else torch.from_numpy(self.types[rows]),
         )
 
 
 class CellModule(TrainingModule):
-    """Likelihood of the counts plus alignment of the batches, and of labelled cells their types.
+    """Likelihood of the counts plus alignment of the batches.
 
         loss = -log p(counts | z, batch) + w lambda |z - moved z|^2
-               + gamma (-log p(type | z), see `omniset.cells.model.TypeHead`)
 
     (Lopez et al., "Deep generative modeling for single-cell transcriptomics", 2018, without its noise and prior), with
     w rising from 0 to 1 over the first half of the steps.
@@ -191,35 +175,10 @@ class CellModule(TrainingModule):
             parts["alignment"] = moved
             total = total + warm * self.alignment * moved
             parts["clusters"] = FOLLOW * clusters
-        if network.types is not None and batch.types is not None:
-            parts["types"] = network.types(z, batch.types)
-            total = total + LABEL_WEIGHT * parts["types"]
         for name, value in {"loss": total, **parts}.items():
             self.log(f"train_{name}", value, len(z))
         # The centres follow the cells, which do not feel them: this is no part of the model's own loss.
         return total + parts.get("clusters", 0.0)
-
-
-def batches_near(points: Vectors, codes: Codes) -> float:
-    """How many batches the neighbours of a cell are of, in effect: mean of `omniset.cells.metrics.lisi`."""
-    return float(lisi(neighbours(points.astype(np.float64), LISI_NEIGHBOURS), codes).mean())
-
-
-def batches_mixed(before: Float[np.ndarray, "cells components"], after: Vectors, codes: Codes) -> str:
-    """A sentence on how far the batches are mixed.
-
-    Args:
-        before: Principal components of the cells.
-        after: Their vectors.
-        codes: Their batches.
-    """
-    numbers = np.unique(codes, return_inverse=True)[1]
-    shares = np.bincount(numbers) / len(numbers)
-    return (
-        f"batches among the neighbours of a cell, in effect: {batches_near(before, numbers):.2f} by principal "
-        f"components, {batches_near(after, numbers):.2f} by the vectors, {1 / np.square(shares).sum():.2f} among all "
-        "cells"
-    )
 
 
 def loss_settled(history: Sequence[dict[str, Any]]) -> str:

@@ -46,7 +46,6 @@ def inspect(
 def fit(
     files: list[str],
     batch_key: str | None = None,
-    label: str | None = None,
     out: Path = Path("model"),
     gene_vectors: Path | None = None,
     start_from: Path | None = None,
@@ -54,7 +53,7 @@ def fit(
     aliases: Path | None = None,
     **options: Any,
 ) -> None:
-    """Learn vectors of cells from their counts, without labels, or with those that there are.
+    """Learn vectors of cells from their counts, without labels.
 
     Example: omniset cells fit kang.h5ad --batch_key ind --out model
 
@@ -63,8 +62,6 @@ def fit(
             Counts of more than 512 MB are read in blocks, each epoch anew.
         batch_key: Column of obs with the batch, such as the donor or the chemistry; "file": each file is a batch;
             "none": there is nothing to mix. null: each file, unless obs has a column batch, which is asked about.
-        label: Column of obs with the types of some or all cells, which vectors are taught to tell apart too. Cells
-            without one teach as ever. null: no labels are used.
         out: Folder for the model and its report.
         gene_vectors: Vectors of genes, such as ESM2's or gene2vec's, for architecture "seed": a .pt file, or text with
             a gene per line.
@@ -93,13 +90,13 @@ def fit(
         about: dict[str, Any] = {"seed": embedder.seed, "device": devices.find(embedder.device).type, "resume": resume}
         about |= {"makes": ["CellEmbedder"], "reads": [*files, gene_vectors, aliases, start_from]}
         with working_folder(out, "cells", "fit", **about) as folder, _opened(files, options) as cells:
-            codes, names = batch_codes(cells, batch_key, label)
+            codes, names = batch_codes(cells, batch_key)
             vectors = None if gene_vectors is None else read_gene_vectors(gene_vectors)
             others = _aliases(aliases)
             batches = "1 batch" if len(names) == 1 else f"{len(names):,} batches"
             say(f"{many(len(cells), 'cell')}, {many(len(cells.genes), 'gene')}, {batches}")
             taught: dict[str, Any] = {"gene_vectors": vectors, "aliases": others, "start_from": base}
-            embedder.fit(cells, batch_key=batch_key, label=label, **taught, folder=folder.path, resume=resume)
+            embedder.fit(cells, batch_key=batch_key, **taught, folder=folder.path, resume=resume)
             if not folder.first:
                 return
             folder.save(embedder, {"provenance": folder.provenance})
@@ -234,8 +231,7 @@ def annotate(
             writer.write(frame)
         telling(fitted.progress)("writing the report")
         run = folder.about(f"Types of {_title(files)}", fitted.notes_)
-        on_genes = cells.on(fitted.embedder_.genes_, others)
-        page = report.of_annotation(fitted, annotation, on_genes, label, sample, run)
+        page = report.of_annotation(fitted, annotation, cells, label, sample, run)
         written = ["calls.tsv", "probabilities.parquet", *(["annotator/"] if annotator is None else [])]
         folder.write(page, files=written, lines=[*annotation.lines(), *(f"  {note}" for note in fitted.notes_)])
 
@@ -326,9 +322,9 @@ def explain_cells(
             named = projection.central(projection.draw(embedder, on, None, None, embedder.seed), embedder.seed)
         explanation = embedder.explain(on, named, top=top)
         for name, rows in explanation.groupby("cell", sort=False):
-            say(f"{name}\n  {'gene':20}{'count':>8}{'change':>10}{'attribution':>14}")
+            say(f"{name}\n  {'gene':20}{'count':>8}{'change':>10}")
             for row in rows.to_dict("records"):
-                say(f"  {row['gene']:20}{row['count']:>8g}{row['change']:>+10.4f}{row['attribution']:>14.3f}")
+                say(f"  {row['gene']:20}{row['count']:>8g}{row['change']:>+10.4f}")
         if out is not None:
             with TableWriter(out) as writer:
                 writer.write(explanation)
@@ -368,7 +364,7 @@ def perturb(
         aliases: Table of two columns, alias and name, for genes that are spelled otherwise than in the perturber.
     """
     from omniset.cells import report
-    from omniset.cells.evaluate_perturbation import evaluate_foretold, evaluate_perturbation
+    from omniset.cells.evaluate_perturbation import evaluate_perturbation
     from omniset.cells.perturber import CellPerturber, Study
     from omniset.report import multiqc
     from omniset.report.blocks import many
@@ -390,29 +386,24 @@ def perturb(
             evaluation: Any = evaluate_perturbation(study, say if options["progress"] else lambda line: None)
             fitted, groups, table = CellPerturber(**arguments).fit_groups(study), study.lacking, None
             fitted.write(folder.path / "perturber")
-            notes = [*cells.notes, *fitted.notes_, *(evaluation.notes if evaluation else [])]
-            written = ["perturber/", *(written if groups else [])]
+            evaluation.comparison.write_rows(folder.path / "scores.csv.gz")
+            notes = [*cells.notes, *fitted.notes_, *evaluation.notes]
+            written = ["scores.csv.gz", "perturber/", *(written if groups else [])]
             foretold = f"{many(len(groups), 'population')} not measured after treatment are foretold"
+            measured = {"metrics": evaluation.numbers(), "scores": multiqc.of_ours(evaluation.comparison)}
+            lines = [*evaluation.comparison.lines(), evaluation.advice()]
         else:
             study = fitted.study(cells, columns, _aliases(aliases))
-            evaluation = evaluate_foretold(study, fitted) if study.groups else None
             groups, table = [*study.groups, *study.lacking], fitted.populations(study)
-            notes = [*cells.notes, *([] if evaluation is None else evaluation.notes)]
+            evaluation, notes, measured, lines = None, [*cells.notes], {}, []
             foretold = f"{many(len(groups), 'population')} of untreated cells are foretold"
         if groups:
             notes.append(foretold)
             with replacing(folder.path / "foretold.h5ad") as temporary:
                 fitted.treated(study, groups, cells.names).write_h5ad(temporary)
-        measured: dict[str, Any] = {"lines": []}
-        if evaluation is not None:
-            comparison = evaluation.comparison
-            comparison.write_rows(folder.path / "scores.csv.gz")
-            written.insert(0, "scores.csv.gz")
-            measured = {"metrics": evaluation.numbers(), "scores": multiqc.of_ours(comparison)}
-            measured["lines"] = [*comparison.lines(), evaluation.advice()]
-        measured["lines"] += [f"  {note}" for note in notes]
+        lines += [f"  {note}" for note in notes]
         run = folder.about(f"Perturbation of {_title(files)}" + (", foretold" if perturber else ""), notes)
-        folder.write(report.of_perturbation(fitted, evaluation, table, run), files=written, **measured)
+        folder.write(report.of_perturbation(fitted, evaluation, table, run), files=written, lines=lines, **measured)
 
 
 @takes(Reading)

@@ -1,11 +1,10 @@
-"""`omniset microbiomes`: fit, classify, evaluate, explain, simulate."""
+"""`omniset microbiomes`: fit, classify, evaluate, explain."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -99,9 +98,6 @@ def classify(
     sample_from: Literal["header", "sample", "barcodelabel"] | None = None,
     threshold: float | None = None,
     against: Path | None = None,
-    renamed: Path | None = None,
-    metadata: Path | None = None,
-    by: str | None = None,
     **options: Any,
 ) -> None:
     """Name the taxon of every sequence in every sample.
@@ -114,37 +110,25 @@ def classify(
         table: Feature table: BIOM 2.1, or text with a line per feature. In place of reads.
         sequences: FASTA with the features' sequences. null: features are named by their sequences.
         model: Folder that fit wrote.
-        out: Folder for taxonomy.tsv, taxonomy.qza (the same as an artifact of QIIME 2), calls.tsv.gz
-            (samples in which a sequence has another name), abundance.tsv and a report; of reads also sequences.fasta
-            and table.tsv.
+        out: Folder for taxonomy.tsv, calls.tsv.gz (samples in which a sequence has another name), abundance.tsv and a
+            report; of reads also sequences.fasta and table.tsv.
         pairs: Of files, or names, of first and second reads of pairs (_R1_001 and _R2_001, _1 and _2, /1 and /2): first
             leaves the second ones out, with both each fragment counts twice. null: both, with a warning.
         sample_from: Take a read's sample from its name: header for what stands before the number, as in S3_17 or S3.17;
             sample for sample=S3, barcodelabel for barcodelabel=S3 or barcode=S3. null: each file is a sample.
         threshold: Confidence that a rank needs to be named. null: as at fit.
-        against: Table of other calls of the same sequences, Feature ID and Taxon: how far they agree is reported, and
-            which of their names are none of ours.
-        renamed: Table of two columns, a name in against and ours for the same taxon, such as Bacteroidetes and
-            Bacteroidota.
-        metadata: Table of the samples, the first column their names.
-        by: Column of it by which the report orders and averages the samples.
+        against: Table of other calls of the same sequences, Feature ID and Taxon: how far they agree is reported.
     """
     if bool(reads) == (table is not None or sequences is not None):
         raise ValueError("give either files of reads, or --table with --sequences (or one of them)")
-    if renamed is not None and against is None:
-        raise ValueError(f"renamed={renamed} is of the names in against, which is not given")
-    if (metadata is None) != (by is None):
-        raise ValueError("metadata and by must be given together: a table of the samples, and a column of it")
     import numpy as np
 
     from omniset.microbiomes import TaxonClassifier, read_samples, read_taxonomy, report
-    from omniset.microbiomes.assignments import Agreement, require_named
-    from omniset.microbiomes.qza import write_artifact
-    from omniset.microbiomes.samples import Samples, pooled, read_column, write_samples
+    from omniset.microbiomes.assignments import agreement, require_named
+    from omniset.microbiomes.samples import Samples, pooled, write_samples
     from omniset.microbiomes.sequences import write_fasta
-    from omniset.microbiomes.taxonomy import Taxonomy, read_renamed
+    from omniset.microbiomes.taxonomy import Taxonomy
     from omniset.report.run import working_folder
-    from omniset.runs.console import own_command
     from omniset.tables.dna import known_as, read_fasta
 
     files = [p for one in _files(reads) for p in (find(one, READS, "reads") if one.is_dir() else [one])]
@@ -152,9 +136,9 @@ def classify(
     if threshold is not None:
         classifier.set_params(threshold=threshold).check_arguments()
     threshold = classifier.threshold
-    read = [*files, table, sequences, model, against, renamed, metadata]
+    read = [*files, table, sequences, model, against]
     with working_folder(out, "microbiomes", "classify", reads=read, **_place(classifier)) as folder:
-        place, began = folder.path, datetime.now(UTC)
+        place = folder.path
         texts: dict[str, str] | None
         counts: Samples | None
         if files:
@@ -175,14 +159,10 @@ def classify(
                 )
             theirs, others = others, Taxonomy(others.ranks)
             others.update({name: theirs[there] for name, there in called.items()})
-        new_names = None if renamed is None else read_renamed(renamed)
-        column = None
-        if metadata is not None and by is not None:
-            column = read_column(metadata, by, ["sample"] if counts is None else counts.names)
         start = time.monotonic()
         calls = classifier.calls(texts, counts)
         seconds = time.monotonic() - start
-        written = ["taxonomy.tsv", "taxonomy.qza", "calls.tsv.gz", "abundance.tsv"]
+        written = ["taxonomy.tsv", "calls.tsv.gz", "abundance.tsv"]
         if files and texts is not None and counts is not None:
             write_fasta(place / "sequences.fasta", texts)
             write_samples(place / "table.tsv", counts)
@@ -190,19 +170,15 @@ def classify(
         require_named(calls, threshold)
         del texts, counts, names  # they may be large
         by_feature = calls.per_feature(threshold)
-        agreed = None if others is None else Agreement.of(calls, by_feature, others, new_names)
+        agreed = None if others is None else agreement(calls, by_feature, others)
         _write(place / "taxonomy.tsv", by_feature)
-        write_artifact(place / "taxonomy.qza", place / "taxonomy.tsv", began, own_command(), folder.provenance)
         differing = calls.part(np.flatnonzero(calls.differing(threshold)))
         _write(place / "calls.tsv.gz", differing.per_sample(threshold))
         calls = calls.settled(threshold)
         # With a row per taxon, as feature tables are.
         _write(place / "abundance.tsv", calls.abundance(threshold).T.rename_axis("#OTU ID").reset_index())
-        if agreed is not None and len(agreed.strangers):
-            _write(place / "strangers.tsv", agreed.strangers)
-            written.append("strangers.tsv")
         what = ", ".join(path.name for path in (*files, *(path for path in (table, sequences) if path is not None)))
-        made = report.of_calls(calls, by_feature, classifier, folder.about(f"Taxa of {what}"), seconds, agreed, column)
+        made = report.of_calls(calls, by_feature, classifier, folder.about(f"Taxa of {what}"), seconds, agreed)
         folder.write(made, files=written, lines=_lines(calls, made[1]["named"], seconds, against, agreed))
 
 
@@ -340,7 +316,7 @@ def _place(classifier: Any) -> dict[str, Any]:
 def _lines(
     calls: Any, named: dict[str, float], seconds: float, against: Path | None, agreed: Any | None
 ) -> Iterator[str]:
-    """What classify says of its `Calls`, and of their `Agreement` with those in `against`."""
+    """What classify says of its `Calls`, and of their `agreement` with those in `against`."""
     from omniset.microbiomes.assignments import share_of
     from omniset.report.blocks import many
 
@@ -353,16 +329,12 @@ def _lines(
     if agreed is None:
         return
     yield f"agreement with {against}, where both name a rank and its name is among the references:"
-    for row in agreed.ranks.to_dict("records"):
+    for row in agreed.to_dict("records"):
         by_reads, by_sequences = (share_of(row[key]) for key in ("by_reads", "by_sequences"))
         yield (
             f"  {row['rank']}: {by_reads:>6} of reads, {by_sequences:>6} of sequences; "
             f"{share_of(row['compared_reads'])} of all reads could be compared"
         )
-    for of_rank, group in agreed.strangers.groupby("rank", sort=False):
-        most = zip(group["name"].head(3), group["share_of_reads"].head(3), strict=True)
-        few = ", ".join(f"{one} {share_of(share)}" for one, share in most)
-        yield f"  {of_rank}: {many(len(group), 'name')} of theirs that none of ours is, such as {few}"
 
 
 def _write(path: Path, table: Any) -> None:

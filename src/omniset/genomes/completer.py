@@ -21,7 +21,6 @@ from omniset.fitted import Estimator
 from omniset.genomes import calibration, training
 from omniset.genomes.calibration import Level, Rule
 from omniset.genomes.completion import About, Completion, Explanation, Matching, complete, explain
-from omniset.genomes.contigs import judged, without_foreign
 from omniset.genomes.data import GenomeFile, GenomeTable, Table, as_table, watched
 from omniset.genomes.formats import normalise, unlike
 from omniset.genomes.metadata import RANKS, WHOLE, Quality, check_quality, completeness_of, lineages
@@ -69,7 +68,6 @@ class GenomeCompleter(CompleterOptions, Estimator):
         "accessory_levels": schema.array(schema.OBJECT),
         "with_taxonomy": schema.FLAG,
         "sizes": schema.OBJECT,
-        "asked": {"type": "integer", "minimum": 0},
     }
     TABLES: ClassVar = {"vocabulary": ["family", "category", "description"], "references": ["genome", "lineage"]}
     HISTORIES: ClassVar = ("history", "histories", "notes")
@@ -170,7 +168,6 @@ class GenomeCompleter(CompleterOptions, Estimator):
         main = suite[self.architecture]
         levels = calibration.calibrate(main, genomes, self.seed, device, suite.references)
         self.levels_, self.accessory_levels_ = levels
-        answers, families = calibration.asked(main, genomes, self.seed, device), pd.Index(vocabulary["family"])
         asked = genomes.validation
         notes = [*clades.notes(), *_of_incomplete(stated, lack, everything, levels[0])]
         if len(asked) < len(validation):
@@ -181,11 +178,6 @@ class GenomeCompleter(CompleterOptions, Estimator):
             genomes, vocabulary = self.genomes_of(table, clades, everything, everything[:0], genomes.itself)
             telling(self.progress)(f"learning anew, from all {len(everything):,} genomes")
             suite = self._learn_anew(suite, len(train), genomes, None if root is None else root / "refit", resume)
-        at = families.get_indexer(vocabulary["family"])  # -1 of a new one, which is absent
-        suite.said, suite.true = (
-            torch.from_numpy(np.where(at < 0, nothing, of[:, at]).astype(of.dtype))
-            for of, nothing in zip(answers, (-127, False), strict=True)
-        )
         self.network_ = suite.to("cpu")
         self._set_vocabulary(vocabulary)
         self.sizes_["families"] = len(vocabulary)
@@ -370,14 +362,13 @@ class GenomeCompleter(CompleterOptions, Estimator):
             "accessory_levels": [*map(asdict, self.accessory_levels_)],
             "with_taxonomy": self.with_taxonomy_,
             "sizes": self.sizes_,
-            "asked": len(self.network_.said),
         }
 
     def _tables(self) -> dict[str, pd.DataFrame]:
         return {"vocabulary": self.vocabulary_, "references": self.references_}
 
     def _restore(self, fitted: dict[str, Any], tables: dict[str, pd.DataFrame], weights: artefacts.Weights) -> None:
-        sizes = fitted["families"], fitted["references"], fitted["methods"], fitted["asked"]
+        sizes = fitted["families"], fitted["references"], fitted["methods"]
         if (len(tables["vocabulary"]), len(tables["references"])) != sizes[:2]:
             raise ValueError(f"the tables must have {sizes[0]} families and {sizes[1]} references")
         self.network_ = weights.build(lambda: Suite(*sizes))
@@ -394,12 +385,6 @@ class GenomeCompleter(CompleterOptions, Estimator):
         """Raise the ValueError that fit would, where that can be said without genomes."""
         self.check_options()
         devices.find(self.device)
-
-    @property
-    def asked_(self) -> Float[np.ndarray, "two asked families"]:
-        """Probabilities of validation genomes, and what they have: by these modules are calibrated."""
-        said, true = self._fitted().said.cpu().float(), self._fitted().true.cpu().float()
-        return torch.stack([(said / calibration.SIXTEEN).sigmoid(), true]).double().numpy()
 
     def _fitted(self) -> Suite:
         self.require_fitted()
@@ -446,16 +431,10 @@ class GenomeCompleter(CompleterOptions, Estimator):
                         f"{unlike(example, self.families_[0])}. Annotate both alike, or choose identifiers of the file"
                     )
                 odds, about = self._apply(suite, batch.to(device), detection)
-                foreign: list[dict[str, float]] = [{} for _ in group]
-                if any(genome.contigs for genome in group):
-                    foreign = judged(group, batch.to(device), odds, suite.noise, self._position)
-                    if (rest := without_foreign(group, batch, foreign, self._position)) is not None:
-                        odds, about = self._apply(suite, rest.to(device), detection)
                 require_finite_outputs(odds, [genome.name for genome in group], "genome")
                 for row, genome in enumerate(group):
                     counts = batch.counts[row].long().numpy()
                     one = complete(genome, counts, odds[row], unknown[row], *about[row], rule)
-                    one.contigs = foreign[row]
                     matching.add(one)
                     yield one
         finally:

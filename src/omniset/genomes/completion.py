@@ -17,7 +17,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from omniset.genomes.calibration import Level, PerFamily, Present, Rule
-from omniset.genomes.contigs import FOREIGN
 from omniset.genomes.metadata import Quality
 from omniset.genomes.model import EvidenceModel
 from omniset.genomes.noise import Observed
@@ -38,36 +37,6 @@ MEANING = {
     "shift": "how often such families, not observed, are there all the same, and how many must be",
 }
 
-# Galperin et al., "COG database update: focus on microbial diversity, model organisms, and widespread pathogens", 2021.
-COG = {
-    "J": "Translation, ribosomal structure and biogenesis",
-    "A": "RNA processing and modification",
-    "K": "Transcription",
-    "L": "Replication, recombination and repair",
-    "B": "Chromatin structure and dynamics",
-    "D": "Cell cycle control, cell division, chromosome partitioning",
-    "Y": "Nuclear structure",
-    "V": "Defense mechanisms",
-    "T": "Signal transduction mechanisms",
-    "M": "Cell wall/membrane/envelope biogenesis",
-    "N": "Cell motility",
-    "Z": "Cytoskeleton",
-    "W": "Extracellular structures",
-    "U": "Intracellular trafficking, secretion, and vesicular transport",
-    "O": "Posttranslational modification, protein turnover, chaperones",
-    "X": "Mobilome: prophages, transposons",
-    "C": "Energy production and conversion",
-    "G": "Carbohydrate transport and metabolism",
-    "E": "Amino acid transport and metabolism",
-    "F": "Nucleotide transport and metabolism",
-    "H": "Coenzyme transport and metabolism",
-    "I": "Lipid transport and metabolism",
-    "P": "Inorganic ion transport and metabolism",
-    "Q": "Secondary metabolites biosynthesis, transport and catabolism",
-    "R": "General function prediction only",
-    "S": "Function unknown",
-}
-
 
 @dataclass
 class Completion:
@@ -86,7 +55,6 @@ class Completion:
         nearest: That reference.
         far: Farther than 95 % of the validation genomes, whose clades were kept back.
         warnings: A sentence each.
-        contigs: The probability that each is foreign, where the file tells them.
     """
 
     name: str
@@ -104,7 +72,6 @@ class Completion:
     nearest: str
     far: bool
     warnings: list[str] = field(default_factory=list)
-    contigs: dict[str, float] = field(default_factory=dict)
 
     @property
     def probability(self) -> PerFamily:
@@ -396,14 +363,6 @@ class Cohort:
         """The vocabulary with sums over the genomes: observed, expected, added, removed."""
         return self.vocabulary.reset_index(drop=True).assign(**self.sums)
 
-    @property
-    def by_category(self) -> pd.DataFrame:
-        """Index category; `families` and the sums of `by_family`. A family of several categories counts for each."""
-        rows = self.by_family.assign(families=1)
-        rows["category"] = rows["category"].map(categories_of)
-        rows = rows.explode("category").dropna(subset="category")
-        return rows.groupby("category")[["families", *self.sums]].sum()
-
 
 def none_removed(summary: pd.DataFrame) -> list[str]:
     """That no family was removed although some are foreign, and why; nothing where some were, or none is foreign."""
@@ -413,19 +372,8 @@ def none_removed(summary: pd.DataFrame) -> list[str]:
     return [
         f"nothing was cleaned: about {foreign:,.0f} of {summary['observed'].sum():,} observed families are expected to "
         "be foreign, but each by itself is more probably the genome's own, as next to all that are observed are. The "
-        "least probable ones are the suspects; contigs, where a file tells them, are judged as a whole"
+        "least probable ones are the suspects"
     ]
-
-
-def categories_of(text: str) -> list[str]:
-    """Letters of COG count each; any other text is one category.
-
-    >>> categories_of("CE"), categories_of("transport"), categories_of("")
-    (['C', 'E'], ['transport'], [])
-    """
-    if text in ("", "-"):
-        return []
-    return list(dict.fromkeys(text)) if set(text) <= COG.keys() else [text]
 
 
 def wide_rows(group: Sequence[Completion], families: Sequence[str]) -> pd.DataFrame:
@@ -460,10 +408,3 @@ def _long(one: Completion, families: Sequence[str]) -> pd.DataFrame:
     unknown = pd.DataFrame(one.unknown.items(), columns=["family", "observed"])
     unknown = unknown.assign(genome=one.name, probability=np.nan, call=1, flag="unknown", log_odds=np.nan)[[*known]]
     return unknown if known.empty else pd.concat([known, unknown], ignore_index=True)
-
-
-def contig_rows(group: Sequence[Completion]) -> pd.DataFrame:
-    """A row per contig: its genome, the probability that it is foreign, and whether it was taken out."""
-    rows = [(one.name, contig, share) for one in group for contig, share in one.contigs.items()]
-    table = pd.DataFrame(rows, columns=["genome", "contig", "foreign"])
-    return table.assign(foreign=table["foreign"].round(5), taken_out=(table["foreign"] >= FOREIGN).astype(np.int64))

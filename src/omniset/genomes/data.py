@@ -309,38 +309,21 @@ class GenomeTable:
 
     @classmethod
     def from_frame(cls, frame: pd.DataFrame) -> GenomeTable:
-        """Out of a frame: index genomes and columns families, or columns `genome`, `family` and, if wanted, `count`.
+        """Out of a frame: index genomes, columns families.
 
         Raises:
             ValueError: A value is no whole number from 0 on, or a name is there twice.
         """
-        families: list[str]
-        if {"genome", "family"} <= set(frame.columns):
-            genomes = _names(frame["genome"], "column 'genome'")
-            families = [normalise(name) for name in _names(frame["family"], "column 'family'")]
-            counts = frame["count"].to_numpy() if "count" in frame else np.ones(len(frame))
-            counts = _whole(counts[:, None], genomes, ["count"])[:, 0]
-            rows, names = pd.factorize(np.array(genomes, dtype=object))
-            at, families_there = pd.factorize(np.array(families, dtype=object))
-            table = sp.coo_array((counts, (rows, at)), shape=(len(names), len(families_there)))
-            genomes, families = list(names), list(families_there)
-        else:
-            genomes, columns = _names(frame.index, "the frame's index"), _names(frame.columns, "its columns")
-            shares = [
-                sum(kind_of_identifier(n) not in ("other", "CAZy") for n in names) for names in (genomes, columns)
-            ]
-            if 2 * shares[0] > len(genomes) and 2 * shares[1] <= len(columns):
-                raise ValueError(
-                    f"the frame's index has families such as {genomes[0]!r}, it must be of genomes: give frame.T"
-                )
-            families, _ = distinct(columns)
-            table = sp.coo_array(_whole(frame.to_numpy(), genomes, families))
-            if len(set(genomes)) != len(genomes):
-                raise ValueError(f"genome {_again(genomes)!r} is there twice: each must have its own name")
-        matrix = table.tocsr()
-        matrix.eliminate_zeros()
-        if matrix.nnz and matrix.data.max() > MOST:
-            raise ValueError(f"counts must be at most {MOST} in all")
+        genomes, columns = _names(frame.index, "the frame's index"), _names(frame.columns, "its columns")
+        shares = [sum(kind_of_identifier(n) not in ("other", "CAZy") for n in names) for names in (genomes, columns)]
+        if 2 * shares[0] > len(genomes) and 2 * shares[1] <= len(columns):
+            raise ValueError(
+                f"the frame's index has families such as {genomes[0]!r}, it must be of genomes: give frame.T"
+            )
+        families, _ = distinct(columns)
+        matrix = sp.csr_array(_whole(frame.to_numpy(), genomes, families))
+        if len(set(genomes)) != len(genomes):
+            raise ValueError(f"genome {_again(genomes)!r} is there twice: each must have its own name")
         matrix, sums = without_sums(genomes, families, matrix)
         for what, name in sums:
             warnings.warn(f"{what} {name!r} is the sum of all others and was left out", stacklevel=2)

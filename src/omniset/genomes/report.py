@@ -12,9 +12,8 @@ import pandas as pd
 from omniset.genomes import evaluate as measured
 from omniset.genomes.calibration import Level
 from omniset.genomes.completer import GenomeCompleter
-from omniset.genomes.completion import COG, Cohort
+from omniset.genomes.completion import Cohort
 from omniset.genomes.evaluate import CALIBRATED, CHANGES, LOSSY, Condition, Evaluation
-from omniset.genomes.kegg_modules import Modules
 from omniset.genomes.metadata import WHOLE
 from omniset.genomes.noise import LOSSES
 from omniset.report import figures
@@ -30,10 +29,8 @@ Made = tuple[Report, dict[str, Any]]
 # ---------------------------------------------------------------------- completed genomes
 
 
-def of_completion(
-    run: Run, cohort: Cohort, *, threshold: float, precision: float | None, modules: Modules | None = None
-) -> Made:
-    """The report on completed genomes: sizes, changes by genome, category and family, novelty, warnings."""
+def of_completion(run: Run, cohort: Cohort, *, threshold: float, precision: float | None) -> Made:
+    """The report on completed genomes: sizes, changes by genome and family, novelty, warnings."""
     rows, families, number = cohort.summary, cohort.by_family, max(len(cohort.rows), 1)
     changed, rule = families[families[[*CHANGES]].any(axis=1)], f"where its probability p is at least {threshold:g}"
     if precision is not None:
@@ -47,11 +44,9 @@ def of_completion(
         ("unknown families", totals["unknown_families"], f"beside {totals['observed']:,} that the model knows"),
     ]
     sections = [_genomes(rows), _changes(cohort, changed)]
-    sections += [] if modules is None else [_modules(modules)]
     numbers = {
         **{"threshold": threshold, "precision": precision, "genomes": len(rows), "totals": totals},
         "families": changed[["family", "observed", "expected", *CHANGES]].to_dict("records"),
-        "categories": cohort.by_category.reset_index().to_dict("records"),
     }
     lead = f"{many(len(rows), 'genome')}, completed and cleaned with a vocabulary of {len(families):,} families."
     return compose(run, lead, sections, numbers, headline=headline, text=f"A family is called present {rule}.")
@@ -78,17 +73,10 @@ def _genomes(rows: pd.DataFrame) -> Section:
 
 
 def _changes(cohort: Cohort, changed: pd.DataFrame) -> Section:
-    """By functional category, and the families that changed most often."""
+    """The families that changed most often."""
     if changed.empty:
         return Section("Changes", "No family was added to, or removed from, any genome.")
     blocks: list[Block] = []
-    if len(categories := cohort.by_category):
-        names = [f"{letter} {COG[letter]}" if letter in COG else letter for letter in categories.index]
-        removed, added = ((change, categories[change].tolist()) for change in reversed(CHANGES))
-        drawn = figures.two_sided_bars(names, removed, added, "changes, over all genomes")
-        caption = "Changes by functional category. A family of several categories counts for each."
-        alt = f"{caption} Added: {listed(dict(zip(names, added[1], strict=True)), 6)}."
-        blocks.append(Plot(drawn, alt, caption))
     texts = [name for name in ("category", "description") if (changed[name] != "").any()]
     for change in CHANGES:
         often = changed[changed[change] > 0].nlargest(OFTEN, change)
@@ -101,21 +89,6 @@ def _changes(cohort: Cohort, changed: pd.DataFrame) -> Section:
         "missing together, with their contig; p comes from genomes that lost them independently: it may be too sure."
     )
     return Section("Changes", text, blocks)
-
-
-def _modules(modules: Modules) -> Section:
-    """How many genomes have each module."""
-    sums, rows = [modules.sums[name] for name in ("observed", "called", "expected")], []
-    for i, (module, (known, number)) in enumerate(zip(modules.modules, modules.known, strict=True)):
-        about = [module.name, module.title, len(module.steps), f"{known} of {number}"]
-        rows.append([*about, *(rounded(of[i], 1) for of in sums)])
-    columns = ["module", "name", "steps", "families that the model knows", "complete as observed", "complete as called"]
-    columns.append("expected")
-    text = (
-        "A module is complete where all of its steps are. Probabilities are those of independent families, mapped to "
-        "what they were right in validation genomes. What the model does not know is absent where it was not observed."
-    )
-    return Section("Modules", text, [Table("Genomes in which each module is complete.", columns, rows[:ROWS])])
 
 
 # ---------------------------------------------------------------------- a fitted model
@@ -177,10 +150,9 @@ PARTS: tuple[tuple[str, tuple[str, ...], tuple[str, ...], str], ...] = (
      "genome lacks counts as absent: whole ones tell more."),
     ("Quality known", ("known",), ("auprc_missing", "auprc_foreign", "recall_missing", "f1", "worse"),
      "Families with p of at least 0.5 are called present. as-is calls what was observed: it does nothing."),
-    ("Calibration", ("known", "whole"), ("ece_missing", "ece", "ece_modules"),
+    ("Calibration", ("known", "whole"), ("ece_missing", "ece"),
      f"Of families given 0.8, 80 % should be there. Asked for: below {CALIBRATED:g} among those not observed that have "
-     f"at least 0.1. whole: of genomes that are at least {WHOLE:g} % complete themselves. Modules are drawn out of "
-     "families that go together; those of other methods are products of probabilities."),
+     f"at least 0.1. whole: of genomes that are at least {WHOLE:g} % complete themselves."),
     ("Other losses", LOSSES[1:], ("covered", "missing_error", "auprc_missing", "f1"),
      "Genes lost otherwise than each copy by itself: 20 at a time (runs), rare families more often (accessory), or "
      f"most of some islands. {measured.ACCESSORY} is ours, told that rare families are lost more often. Intervals of "

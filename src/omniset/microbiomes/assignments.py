@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Integral
@@ -195,54 +194,30 @@ def _texts(taxa: Taxa, taxon: np.ndarray, deep: np.ndarray) -> tuple[np.ndarray,
     return texts.astype(object), again[place]
 
 
-@dataclass
-class Agreement:
-    """How often our calls and others have the same name at a rank.
+def agreement(calls: Calls, by_feature: pd.DataFrame, others: Taxonomy) -> pd.DataFrame:
+    """How often our calls over all samples and those of others have the same name at a rank.
 
-    Attributes:
-        ranks: `rank`, `by_reads`, `by_sequences`, and `compared_reads`, the share of all reads that this is of.
-            Compared is what both name, and by a name that the references have at this rank: elsewhere taxonomies
-            differ.
-        strangers: Names of theirs that no reference has at the rank: `rank`, `name`, `sequences`, `share_of_reads`.
+    Returns:
+        A row per rank: `rank`, `by_reads`, `by_sequences`, and `compared_reads`, the share of all reads that this is
+        of. Compared is what both name, and by a name that the references have at this rank: elsewhere taxonomies
+        differ.
     """
-
-    ranks: pd.DataFrame
-    strangers: pd.DataFrame
-
-    @classmethod
-    def of(
-        cls, calls: Calls, by_feature: pd.DataFrame, others: Taxonomy, renamed: Mapping[str, str] | None = None
-    ) -> Agreement:
-        """Of calls and their names over all samples, with those of others.
-
-        Args:
-            renamed: Our names by theirs, see `omniset.microbiomes.taxonomy.read_renamed`.
-        """
-        renamed = renamed or {}
-        reads = np.bincount(calls.feature, calls.count, minlength=len(calls.features))
-        total = max(float(reads.sum()), 1e-300)
-        ours = lineages_of(dict(zip(by_feature["Feature ID"], by_feature["Taxon"], strict=True)), calls.taxa.ranks)
-        place = {feature: i for i, feature in enumerate(calls.features)}
-        rows, strangers = [], []
-        for rank, name in enumerate(calls.taxa.ranks):
-            known = {bare(lineage[rank]) for lineage in calls.taxa.lineages if len(lineage) > rank}
-            called = dict(names_at(ours, rank))
-            named = names_at(others, others.ranks.index(name)) if name in others.ranks else ()
-            given = {feature: renamed.get(theirs, theirs) for feature, theirs in named if feature in place}
-            both = [feature for feature in calls.features if feature in called and given.get(feature) in known]
-            same = np.array([called[feature] == given[feature] for feature in both], dtype=bool)
-            weight = reads[[place[feature] for feature in both]]
-            by_reads = float(weight[same].sum() / weight.sum()) if weight.sum() else np.nan
-            by_sequences = float(same.mean()) if len(same) else np.nan
-            rows.append((name, by_reads, by_sequences, float(weight.sum() / total)))
-            shares: dict[str, list[float]] = {}
-            for feature, theirs in given.items():
-                if theirs not in known:
-                    shares.setdefault(theirs, []).append(float(reads[place[feature]] / total))
-            most = sorted(shares.items(), key=lambda item: (-sum(item[1]), item[0]))
-            strangers += [(name, theirs, len(each), sum(each)) for theirs, each in most]
-        ranks = pd.DataFrame(rows, columns=["rank", "by_reads", "by_sequences", "compared_reads"])
-        return cls(ranks, pd.DataFrame(strangers, columns=["rank", "name", "sequences", "share_of_reads"]))
+    reads = np.bincount(calls.feature, calls.count, minlength=len(calls.features))
+    total = max(float(reads.sum()), 1e-300)
+    ours = lineages_of(dict(zip(by_feature["Feature ID"], by_feature["Taxon"], strict=True)), calls.taxa.ranks)
+    place = {feature: i for i, feature in enumerate(calls.features)}
+    rows = []
+    for rank, name in enumerate(calls.taxa.ranks):
+        known = {bare(lineage[rank]) for lineage in calls.taxa.lineages if len(lineage) > rank}
+        called = dict(names_at(ours, rank))
+        given = dict(names_at(others, others.ranks.index(name))) if name in others.ranks else {}
+        both = [feature for feature in calls.features if feature in called and given.get(feature) in known]
+        same = np.array([called[feature] == given[feature] for feature in both], dtype=bool)
+        weight = reads[[place[feature] for feature in both]]
+        by_reads = float(weight[same].sum() / weight.sum()) if weight.sum() else np.nan
+        by_sequences = float(same.mean()) if len(same) else np.nan
+        rows.append((name, by_reads, by_sequences, float(weight.sum() / total)))
+    return pd.DataFrame(rows, columns=["rank", "by_reads", "by_sequences", "compared_reads"])
 
 
 def share_of(value: float | None) -> str:

@@ -48,7 +48,6 @@ BINS = 10
 BIN_COLUMNS = [f"confidence_bin{i}" for i in range(BINS)]
 UNTOLD = f"{OURS}, without profiles"
 PROFILED, MISLED = "with profiles", "with profiles of others"  # of the samples' own communities, or not
-LEARNED = (1, 2, 5, 10)  # references of a taxon: bounds of the classes that accuracy is told of
 KNOWN, NEW, UNKNOWN = "known communities", "new communities", "with unknown taxa"
 MOST_TESTED, MOST_UNKNOWN = 20_000, 5_000  # distinct sequences
 TEST_SHARE, UNKNOWN_TAXA = 0.2, 0.05  # of distinct sequences, and of taxa as a whole, that are held out
@@ -280,13 +279,9 @@ class Answers:
         by_bin = np.bincount(bins, self.reads * excess, minlength=BINS)
         return sums | dict(zip(BIN_COLUMNS, by_bin.tolist(), strict=True))
 
-    def pooled_scores(self, taxa: Taxa, learned: Int[np.ndarray, " taxa"]) -> dict[str, float]:
-        """What is no formula of sums: macro-F1 of known reads at the last two ranks; accuracy by sequence of taxa with
-        few and with many references; where there are unknown reads, the area under the ROC curve of the confidence that
-        tells known from unknown ones.
-
-        Args:
-            learned: References of each taxon.
+    def pooled_scores(self, taxa: Taxa) -> dict[str, float]:
+        """What is no formula of sums: macro-F1 of known reads at the last two ranks; where there are unknown reads, the
+        area under the ROC curve of the confidence that tells known from unknown ones.
         """
         known = self.truth >= 0
         scores: dict[str, float] = {}
@@ -294,11 +289,6 @@ class Answers:
             truth, called = clade[self.truth[known]], clade[self.called[known]]
             options: dict[str, Any] = {"labels": np.unique(truth), "average": "macro", "zero_division": 0.0}
             scores[f"{rank}_macro_f1"] = float(f1_score(truth, called, sample_weight=self.reads[known], **options))
-        of_class = np.searchsorted(LEARNED, learned[self.truth[known]], side="right")
-        for i, least in enumerate(LEARNED, 1):
-            some = (self.called == self.truth)[known][of_class == i]
-            most = f"_to_{LEARNED[i] - 1}" if i < len(LEARNED) else "_and_more"
-            scores[f"accuracy_of_{least}{most}"] = float(some.mean()) if len(some) else np.nan
         if not known.all():
             scores["rejection_auroc"] = float(roc_auc_score(known, self.confidence, sample_weight=self.reads))
         return scores
@@ -504,7 +494,6 @@ def _tested(
         made.fit(parts.references, parts.train, profiles, parts.taxa)
         made.read(parts.texts)
     seconds = _seconds() - start
-    learned = np.bincount(parts.references.taxon[parts.train], minlength=len(parts.taxa))
     rows, pooled = [], []
     for method_name in names:
         call = made.variant(method_name) if isinstance(made, Ours) else made.call
@@ -516,7 +505,7 @@ def _tested(
                 about = {"condition": name, "method": method_name, "kind": sample.kind, "reads": sample.size}
                 place = {"community": sample.community, "replicate": sample.replicate}
                 rows.append({**about, **place, **answers.sums(parts.taxa)})
-            scores = Answers.pooled(several).pooled_scores(parts.taxa, learned)
+            scores = Answers.pooled(several).pooled_scores(parts.taxa)
             pooled.append({"method": method_name, "condition": name, "seconds": seconds, **scores})
     return Done({"pooled": pooled}, pd.DataFrame(rows))
 

@@ -12,10 +12,9 @@ import pandas as pd
 from jaxtyping import Float
 from matplotlib.figure import Figure
 
-from omniset.microbiomes.assignments import Agreement, Calls, share_of
+from omniset.microbiomes.assignments import Calls, share_of
 from omniset.microbiomes.classifier import TaxonClassifier
 from omniset.microbiomes.evaluate import METHODS, MISLED, PROFILED, Evaluation, condition
-from omniset.microbiomes.samples import Column
 from omniset.microbiomes.taxonomy import bare
 from omniset.report import figures, frame
 from omniset.report.blocks import Block, Cell, Plot, Report, Section, Table, many, rounded
@@ -62,8 +61,7 @@ def of_calls(
     classifier: TaxonClassifier,
     run: frame.Run,
     seconds: float,
-    agreed: Agreement | None = None,
-    column: Column | None = None,
+    agreed: pd.DataFrame | None = None,
 ) -> tuple[Report, dict[str, Any]]:
     """The report on classified samples."""
     threshold, ranks = classifier.threshold, calls.taxa.ranks
@@ -77,12 +75,12 @@ def of_calls(
         half=True,
     )
     shown = sorted({max(len(ranks) - 5, 0), max(len(ranks) - 2, 0), len(ranks) - 1})
-    samples, unnamed = _samples(calls, deep, column)
+    samples, unnamed = _samples(calls, deep)
     return frame.compose(
         run,
         f"Taxa of {many(len(calls.features), 'sequence')} in {many(len(calls.samples), 'sample')}.",
         [
-            *(_abundance(calls.abundance(threshold, place + 1), ranks[place], column) for place in shown),
+            *(_abundance(calls.abundance(threshold, place + 1), ranks[place]) for place in shown),
             samples,
             *_agreement(agreed),
             _features(calls, by_feature),
@@ -95,7 +93,7 @@ def of_calls(
             "threshold": threshold,
             "named": named,
             "unnamed_in_samples": unnamed,
-            "agreement": None if agreed is None else agreed.ranks.to_dict("records"),
+            "agreement": None if agreed is None else agreed.to_dict("records"),
         },
         headline=[
             ("samples", len(calls.samples), ""),
@@ -112,7 +110,7 @@ def _share(value: float) -> Cell:
     return Cell(share_of(value), value)
 
 
-def _samples(calls: Calls, deep: np.ndarray, column: Column | None) -> tuple[Section, dict[str, float]]:
+def _samples(calls: Calls, deep: np.ndarray) -> tuple[Section, dict[str, float]]:
     """What share of each sample's reads has no name, those with most first; and quartiles over the samples."""
     number, ranks = len(calls.samples), calls.taxa.ranks
     reads = np.bincount(calls.sample, calls.count, minlength=number)
@@ -122,34 +120,22 @@ def _samples(calls: Calls, deep: np.ndarray, column: Column | None) -> tuple[Sec
     ]
     rows = []
     for i in np.argsort(-shares[1], kind="stable")[:SAMPLES].tolist():
-        told = [] if column is None else [column.values[i][:40]]
-        rows.append([calls.samples[i][:40], *told, round(float(reads[i])), *(_share(float(s[i])) for s in shares)])
+        rows.append([calls.samples[i][:40], round(float(reads[i])), *(_share(float(s[i])) for s in shares)])
     more = "" if number <= SAMPLES else f" The first {SAMPLES:,} of {number:,}."
-    told = [] if column is None else [column.name]
-    head = ["sample", *told, "reads", "unassigned", f"not named at rank {ranks[-1]}"]
+    head = ["sample", "reads", "unassigned", f"not named at rank {ranks[-1]}"]
     table = Table(f"Reads without a name, by sample.{more}", head, rows, folded=number > ROWS)
     least, median, most = np.quantile(shares[1][reads > 0], (0, 0.5, 1)).tolist() if reads.any() else 3 * [0.0]
     return Section("By sample", "", [table]), {"least": least, "median": median, "most": most}
 
 
-def _abundance(abundance: pd.DataFrame, rank: str, column: Column | None) -> Section:
+def _abundance(abundance: pd.DataFrame, rank: str) -> Section:
     total = abundance.to_numpy().sum(1)
     shares = abundance.div(np.maximum(total, 1e-300), axis=0)
-    shown = (shares if column is None else shares.iloc[column.order()]).iloc[:BARS]
+    shown = shares.iloc[:BARS]
     left = "" if len(shares) <= BARS else f" The first {BARS} of {len(shares):,} samples."
     names = [bare(taxon.split("; ")[-1]) or taxon for taxon in abundance.columns]
-    ordered = "" if column is None else f" Samples are ordered by {column.name}."
-    caption = f"What share of each sample's reads is of which {rank}.{left}{ordered}"
+    caption = f"What share of each sample's reads is of which {rank}.{left}"
     blocks: list[Block] = [Plot(stacked(shown.to_numpy(), list(shown.index), names), caption, caption, half=False)]
-    if column is not None:
-        # In the order of the samples' values; samples without reads have no shares to be averaged.
-        order = [i for i in column.order() if column.values[i] and total[i] > 0]
-        groups = {column.values[i]: [j for j in order if column.values[j] == column.values[i]] for i in order}
-        if 1 < len(groups) <= min(BARS, len(order) - 1):
-            means = np.stack([shares.iloc[rows].to_numpy().mean(0) for rows in groups.values()])
-            caption = f"Mean shares of the samples with each value of {column.name}, each sample counting alike."
-            labels = [f"{value} ({len(rows)})" for value, rows in groups.items()]
-            blocks.append(Plot(stacked(means, labels, names), caption, caption, half=False))
     mean, seen, reads = shares[total > 0].mean(), (abundance > 0).sum(), abundance.sum()
     rows = [
         [str(taxon), Cell(f"{mean[taxon]:.2%}", float(mean[taxon])), int(seen[taxon]), round(float(reads[taxon]))]
@@ -191,20 +177,15 @@ def _features(calls: Calls, by_feature: pd.DataFrame) -> Section:
     return Section("Sequences", "", [table])
 
 
-def _agreement(agreed: Agreement | None) -> list[Section]:
+def _agreement(agreed: pd.DataFrame | None) -> list[Section]:
     if agreed is None:
         return []
     keys = ("by_reads", "by_sequences", "compared_reads")
-    rows = [[row["rank"], *(_share(row[key]) for key in keys)] for row in agreed.ranks.to_dict("records")]
+    rows = [[row["rank"], *(_share(row[key]) for key in keys)] for row in agreed.to_dict("records")]
     text = "Compared is what both name at a rank, by a name that the references have there."
     columns = ["rank", "same name, of reads", "of sequences", "reads compared, of all"]
-    blocks: list[Block] = [Table("The same name at each rank.", columns, rows)]
-    if len(agreed.strangers):
-        most = agreed.strangers.sort_values("share_of_reads", ascending=False, kind="stable").head(ROWS)
-        caption = "Names of theirs that none of our references has, with most reads first; all in strangers.tsv."
-        rows = [[r, n, s, _share(share)] for r, n, s, share in most.itertuples(index=False)]
-        blocks.append(Table(caption, ["rank", "name", "sequences", "share of reads"], rows))
-    return [Section("Agreement with other calls", text, blocks)]
+    table = Table("The same name at each rank.", columns, rows)
+    return [Section("Agreement with other calls", text, [table])]
 
 
 def of_evaluation(evaluation: Evaluation, classifier: TaxonClassifier, run: frame.Run) -> tuple[Report, dict[str, Any]]:

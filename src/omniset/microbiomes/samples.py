@@ -8,7 +8,6 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,65 +22,9 @@ from omniset.tables import spreadsheets
 from omniset.tables.counts import Samples, check, read_samples, without_totals
 from omniset.tables.dna import OTHER, PLAIN, EmptyFileError, SequenceFile, known_as, read_fasta
 from omniset.tables.doubts import judge_join, refuse_equal_rows
-from omniset.tables.files import listed
-from omniset.tables.sheets import look
 
 Table = Mapping[str, str] | str | Path  # sequences by name, or a FASTA file
 Counts = Samples | str | Path | pd.DataFrame  # a feature table in any form
-
-
-@dataclass
-class Column:
-    """What a column of a table says of samples.
-
-    Attributes:
-        name: Of the column.
-        values: Of each sample; empty: not known.
-    """
-
-    name: str
-    values: list[str]
-
-    def order(self) -> list[int]:
-        """The samples by their values, as numbers where all are some; those without one last."""
-        try:
-            numbers: list[Any] = [float(value or "inf") for value in self.values]
-        except ValueError:
-            numbers = self.values
-        return sorted(range(len(self.values)), key=lambda i: (not self.values[i], numbers[i]))
-
-
-def read_column(path: str | Path, column: str, samples: Sequence[str]) -> Column:
-    """A column of a table one of which has names of samples, such as QIIME 2's sample metadata.
-
-    Raises:
-        OSError, ValueError: The table cannot be read, has no such column, names few of the samples, or one twice.
-    """
-    sheet = look(path, spaces=True)
-    if column not in sheet.titles:
-        raise ValueError(f"{path}: has no column {column!r}, it has {listed(sheet.columns)}")
-    rows = [*sheet.whole()]
-    columns = range(len(sheet.titles))
-    name_at = max(columns, key=lambda at: len(known_as(samples, {cells[at] for _, cells in rows})[0]))
-    value_of: dict[str, str] = {}
-    for row, cells in rows:
-        if cells[name_at] in value_of:
-            title = sheet.titles[name_at]
-            raise sheet.file.error(row, f"column {title!r} has the sample {cells[name_at]!r} a second time")
-        value_of[cells[name_at]] = cells[sheet.titles.index(column)]
-    called, note = known_as(samples, value_of)
-    if not called:
-        raise ValueError(
-            f"{path}: column {sheet.titles[0]!r} has none of the samples, which are such as {samples[0]!r}; it has "
-            f"such as {next(iter(value_of), None)!r}"
-        )
-    if lacking := [name for name in samples if name not in called]:
-        others = value_of.keys() - called.values()
-        judge_join(lacking, len(samples), others, file="the feature table", other=str(path), what="samples")
-        note = f"{many(len(lacking), 'sample')} not there, such as {lacking[0]!r}"
-    if note:
-        warnings.warn(f"{path}: {note}", stacklevel=2)
-    return Column(column, [value_of[called[name]] if name in called else "" for name in samples])
 
 
 def write_samples(path: Path, samples: Samples) -> None:

@@ -147,28 +147,6 @@ def read_references(
     return texts, _taxonomy(taxa, ranks, lambda name, message: file.error(row_of[name], message))
 
 
-def read_renamed(path: str | Path) -> dict[str, str]:
-    """Names by the names that others have for them: two columns, theirs and ours, with a tab between.
-
-    Names are read without prefixes such as g__. Lines that begin with # are left out.
-
-    Raises:
-        OSError, ValueError: The file cannot be read, a line has no two names, or a name is given two others.
-    """
-    file, renamed = TextFile(path), dict[str, str]()
-    for row, line in file.lines():
-        if not line.strip() or line.startswith("#"):
-            continue
-        names = [bare(cell.strip().strip('"')) for cell in line.split("\t")]
-        if len(names) != 2 or not all(names):
-            raise file.error(row, f"must be their name and ours with a tab between, is {short(line[:60])}")
-        if renamed.setdefault(names[0], names[1]) != names[1]:
-            raise file.error(row, f"renames {names[0]!r} to {names[1]!r}, and above to {renamed[names[0]]!r}")
-    if not renamed:
-        raise file.error(None, "has no names: it needs lines of their name and ours with a tab between")
-    return renamed
-
-
 def _lines(file: TextFile) -> Iterator[tuple[int, str, str]]:
     """Row, name and taxon of each line, or of each header of FASTA."""
     if next((line for _, line in file.lines() if line.strip()), "").startswith(">"):
