@@ -8,6 +8,8 @@ import pytest
 
 from omniset.cli import main
 from omniset.genomes import GenomeCompleter, evaluate, read_qualities, read_table, simulate, training
+from omniset.genomes.calibration import Logistic
+from omniset.genomes.kegg_modules import Module, Modules, parse
 
 NAMES = ("probabilities", "calls", "summary")
 SMALL = ["--epochs", "1", "--progress", "false", "--device", "cpu"]
@@ -57,8 +59,24 @@ def test_complete_writes_what_python_says(study, tmp_path, options):
         assert row["low"] <= row["expected"] <= row["high"]
 
 
-def test_of_a_second_run_nothing_of_the_first_is_left(study, tmp_path):
-    assert complete(study, tmp_path / "out") == complete(study, tmp_path / "out", more=["--output", "csv"]) == 0
+def test_modules_are_written_beside(study, tmp_path, capsys):
+    families = GenomeCompleter.load(study / "model").families_
+    needed = "({},{}) {}".format(*families)
+    (tmp_path / "modules.tsv").write_text(f"module\tdefinition\nM1\t{needed}\nM2\tX\n")
+    assert complete(study, tmp_path / "out", more=["--modules", str(tmp_path / "modules.tsv")]) == 0
+    assert "1 of their 4 families, such as 'X', are not in the model's vocabulary" in capsys.readouterr().out
+    rows = pd.read_csv(tmp_path / "out/modules.tsv", sep="\t")
+    p = pd.read_csv(tmp_path / "out/probabilities.tsv", sep="\t", index_col="genome")[families[:3]].to_numpy().T
+    one = rows[rows["module"] == "M1"]
+    completer = GenomeCompleter.load(study / "model")
+    module = Module("M1", "", parse(needed))
+    mapped = Modules([module, Module("M2", "", parse("X"))], completer.families_, completer.asked_).map
+    assert mapped != Logistic()
+    assert np.allclose(one["probability"], mapped((1 - (1 - p[0]) * (1 - p[1])) * p[2]), atol=2e-3)
+    assert one["families_known"].tolist() == one["families"].tolist() == [3] * 11
+    assert not rows.loc[rows["module"] == "M2", "probability"].any()
+    assert "Modules" in (tmp_path / "out/report.html").read_text()
+    assert complete(study, tmp_path / "out", more=["--output", "csv"]) == 0  # without: what was there is gone
     assert {path.name for path in (tmp_path / "out").glob("*.[ct]sv")} == {f"{n}.csv" for n in NAMES}
 
 

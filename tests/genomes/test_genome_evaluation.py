@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse as sp
 from genome_oracle import SMALL, TAXONOMY, level, some_frame
 from sklearn.metrics import brier_score_loss, f1_score, log_loss
 
@@ -21,6 +22,7 @@ from omniset.genomes.evaluate import (
     of_genomes,
     of_whole,
 )
+from omniset.genomes.kegg_modules import Modules
 from omniset.genomes.training import Clades, Noisy
 
 NAMES = ("100/0", "70/5 unknown", "50/0", "missed 0.25, foreign 0.01", "50/0 accessory")
@@ -188,6 +190,22 @@ def test_errors_are_those_of_all_pairs(noisy):
     nothing = replace(noisy, observed=noisy.observed | True)
     none = evaluation(of_noisy(nothing, list("aabbccc"))).comparison
     assert math.isnan(none.interval("ece_missing", "70/5", "omniset").value)
+
+
+def test_modules_are_of_families_that_go_together(rng):
+    """Of three blocks of families, each there as a whole or not: a module is of one, and calibration is measured."""
+    counts = np.repeat(rng.random((60, 3)) < 0.5, 20, axis=1).astype(int)
+    families = [f"{block}{i}" for block in "abc" for i in range(20)]
+    drawn = module.drawn_modules(sp.csr_array(counts), families, rng, 30)
+    assert all(len({family[0] for family in one.families()}) == 1 for one in drawn)
+    assert {2, 8} <= {len(one.steps) for one in drawn} <= set(range(2, 9))
+    assert module.drawn_modules(sp.csr_array(counts[:, :7]), families[:7], rng) == []  # too few to go together
+    p = np.full(counts.shape, 0.9)
+    noisy = Noisy(np.arange(60), counts > 0, counts > 9, np.log(p / (1 - p)), np.zeros(60))
+    found = of_genomes(noisy, None, 0.95, Modules(drawn, families))
+    assert found[[f"module_n{b}" for b in range(10)]].sum(1).tolist() == [30] * 60
+    complete = [whole[1] for whole, _ in Modules(drawn, families).complete(np.stack([p, counts]))]
+    assert found[[f"module_was{b}" for b in range(10)]].to_numpy().sum() == np.sum(complete) > 0
 
 
 def test_achieved_precision(noisy):

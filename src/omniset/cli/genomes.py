@@ -136,6 +136,7 @@ def complete(
     out: Path = Path("completed"),
     precision: float | None = None,
     threshold: float = 0.5,
+    modules: Path | None = None,
     detection: Literal["accessory"] | None = None,
     together: bool = False,
     format: str = "auto",
@@ -156,6 +157,8 @@ def complete(
         precision: Such as 0.95: add or remove a family only where at least this share of such changes was right on
             clades kept back in training. null: by threshold.
         threshold: Call families with at least this probability present.
+        modules: Definitions of modules in KEGG's notation, or a table of the families of pathways: how probable it is
+            that each is complete. null: none.
         detection: "accessory": rare families were recovered less often than completeness says, as from short reads.
             null: all alike.
         together: Take each genome for a reference of the others too, with what it probably has: several of one species,
@@ -172,17 +175,19 @@ def complete(
     from omniset.genomes import report
     from omniset.genomes.completion import Cohort, long_rows, none_removed, wide_rows
     from omniset.genomes.data import GenomeFile
+    from omniset.genomes.kegg_modules import Modules, read_modules
     from omniset.genomes.metadata import read_qualities
     from omniset.report.run import working_folder
     from omniset.tables.files import TableWriter
 
     completer = _fitted(model, chosen(Computing, options))
-    reads = [table, model, quality]
+    reads = [table, model, quality, modules]
     with working_folder(out, "genomes", "completion", reads=reads, seed=completer.seed) as folder:
         stated = None if quality is None else read_qualities(quality)
         file = GenomeFile(table, format=format, identifiers=identifiers, known=completer.families_)
         how: dict[str, Any] = {"threshold": threshold, "precision": precision, "detection": detection}
         completions = completer.completions(file, stated, **how, together=together)
+        pathways = None if modules is None else Modules(read_modules(modules), completer.families_, completer.asked_)
         cohort = Cohort(completer.families_, completer.vocabulary_)
         with ExitStack() as stack:  # the tables appear together, or not at all
             writers: dict[str, TableWriter] = {}
@@ -193,14 +198,17 @@ def complete(
                     "calls": long_rows(group, cohort.families),
                     "probabilities": wide_rows(group, cohort.families),
                     "summary": pd.DataFrame(cohort.rows[-len(group) :]),
+                    **({} if pathways is None else {"modules": pathways.table(group)}),
                 }
                 for name, frame in rows.items():
                     if name not in writers:
                         writers[name] = stack.enter_context(TableWriter(folder.path / f"{name}.{output}"))
                     writers[name].write(frame)
-        notes = [*([] if stated is not None else [ESTIMATED]), *none_removed(cohort.summary)]
+        notes = [*([] if stated is not None else [ESTIMATED]), *([] if pathways is None else pathways.notes())]
+        notes += none_removed(cohort.summary)
         about = folder.about(f"Completion of {table.name}", notes)
-        made = report.of_completion(about, cohort, threshold=threshold, precision=precision)
+        how = {"threshold": threshold, "precision": precision, "modules": pathways}
+        made = report.of_completion(about, cohort, **how)
         folder.write(made, files=[f"{name}.{output}" for name in writers], lines=[_counted(cohort.summary), *notes])
 
 

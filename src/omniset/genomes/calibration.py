@@ -13,13 +13,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Int8
 from scipy import stats
+from scipy.optimize import minimize
+from scipy.special import expit, logit
 
 from omniset.genomes.baselines import Method
 from omniset.genomes.metadata import is_whole
 from omniset.genomes.references import References
-from omniset.genomes.training import Genomes, Noisy, apply_all, degraded
+from omniset.genomes.training import QUALITIES, Genomes, Noisy, apply_all, degraded
 
 Probabilities = Float[np.ndarray, "genomes families"]
 Flags = Bool[np.ndarray, "genomes families"]
@@ -32,6 +34,8 @@ GRID = np.concatenate([np.linspace(0.5, 0.98, 25), np.linspace(0.982, 0.998, 9),
 BINS = 10
 FEWEST = 20  # changes, at least, of which a precision is estimated
 SURE = 0.9  # confidence of the lower bound of a precision
+SIXTEEN = 16.0
+MOST = 400  # genomes that modules are calibrated by, each at a quality
 # How genes are lost where all families are detected alike, and where rare ones are not.
 ALIKE, UNLIKE = ("copies",), ("accessory", "islands")
 OFFS, CENTRAL = ("off", "off_estimated"), 0.975
@@ -239,6 +243,53 @@ def precision_bounds(
     error = np.sqrt(len(sizes) / units_left * np.square(correct - made * share).sum(0)) / total
     bound = share - stats.t.ppf(SURE, units_left) * error
     return [float(b) if n >= FEWEST else None for b, n in zip(bound, number, strict=True)]
+
+
+# ---------------------------------------------------------------------- what modules are calibrated by
+
+
+def asked(
+    method: Method, genomes: Genomes, seed: int, device: torch.device | str = "cpu"
+) -> tuple[Int8[np.ndarray, "asked families"], Flags]:
+    """What is said of whole validation genomes, each degraded to some quality, at most `MOST` in all: log-odds in
+    sixteenths, from -127 to 127; and what they have.
+    """
+    rows = genomes.validation
+    rows = rows if genomes.itself is None else rows[is_whole(genomes.itself[rows])]
+    step = max(-(-len(rows) * len(QUALITIES) // MOST), 1)
+    said, true = [np.zeros((0, genomes.counts.shape[1]))], [np.zeros((0, genomes.counts.shape[1]), dtype=bool)]
+    for number, level in enumerate(QUALITIES if len(rows) >= step else ()):
+        noise = degraded(genomes, rows[number % step :: step], level, "estimated", seed * 1000 + 700 + number)
+        one = apply_all({"it": method}, genomes, noise, device)["it"]
+        said, true = [*said, one.log_odds], [*true, one.truth]
+    return (SIXTEEN * np.concatenate(said)).round().clip(-127, 127).astype(np.int8), np.concatenate(true)
+
+
+@dataclass(frozen=True)
+class Logistic:
+    """p -> 1 / (1 + exp(-(a log-odds of p + b))), a the slope and b the shift; 0 and 1 stay."""
+
+    slope: float = 1.0
+    shift: float = 0.0
+
+    def __call__(self, p: Float[np.ndarray, "*cases"]) -> Float[np.ndarray, "*cases"]:
+        with np.errstate(divide="ignore"):
+            return expit(self.slope * logit(p) + self.shift)
+
+    @classmethod
+    def fitted(cls, p: Float[np.ndarray, " cases"], truth: Float[np.ndarray, " cases"]) -> Logistic:
+        """A and b = argmin of  L + 9/2 (log a)^2 + 9/2 b^2,  L the sum of the cross-entropy (Platt, "Probabilistic
+        outputs for support vector machines", 1999): of few cases they stay near 1 and 0. Those of 0 and 1 tell nothing.
+        """
+        some = (p > 0) & (p < 1)
+        x, y = logit(p[some]), truth[some]
+
+        def penalised(free: np.ndarray) -> float:
+            odds = np.exp(free[0]) * x + free[1]
+            return float((np.logaddexp(0, odds) - y * odds).sum() + 4.5 * np.square(free).sum())
+
+        log_slope, shift = minimize(penalised, np.zeros(2), method="BFGS").x
+        return cls(float(np.exp(log_slope)), float(shift))
 
 
 # ---------------------------------------------------------------------- sizes, and calibration of probabilities

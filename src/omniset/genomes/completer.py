@@ -68,6 +68,7 @@ class GenomeCompleter(CompleterOptions, Estimator):
         "accessory_levels": schema.array(schema.OBJECT),
         "with_taxonomy": schema.FLAG,
         "sizes": schema.OBJECT,
+        "asked": {"type": "integer", "minimum": 0},
     }
     TABLES: ClassVar = {"vocabulary": ["family", "category", "description"], "references": ["genome", "lineage"]}
     HISTORIES: ClassVar = ("history", "histories", "notes")
@@ -168,6 +169,7 @@ class GenomeCompleter(CompleterOptions, Estimator):
         main = suite[self.architecture]
         levels = calibration.calibrate(main, genomes, self.seed, device, suite.references)
         self.levels_, self.accessory_levels_ = levels
+        answers, families = calibration.asked(main, genomes, self.seed, device), pd.Index(vocabulary["family"])
         asked = genomes.validation
         notes = [*clades.notes(), *_of_incomplete(stated, lack, everything, levels[0])]
         if len(asked) < len(validation):
@@ -178,6 +180,11 @@ class GenomeCompleter(CompleterOptions, Estimator):
             genomes, vocabulary = self.genomes_of(table, clades, everything, everything[:0], genomes.itself)
             telling(self.progress)(f"learning anew, from all {len(everything):,} genomes")
             suite = self._learn_anew(suite, len(train), genomes, None if root is None else root / "refit", resume)
+        at = families.get_indexer(vocabulary["family"])  # -1 of a new one, which is absent
+        suite.said, suite.true = (
+            torch.from_numpy(np.where(at < 0, nothing, of[:, at]).astype(of.dtype))
+            for of, nothing in zip(answers, (-127, False), strict=True)
+        )
         self.network_ = suite.to("cpu")
         self._set_vocabulary(vocabulary)
         self.sizes_["families"] = len(vocabulary)
@@ -362,13 +369,14 @@ class GenomeCompleter(CompleterOptions, Estimator):
             "accessory_levels": [*map(asdict, self.accessory_levels_)],
             "with_taxonomy": self.with_taxonomy_,
             "sizes": self.sizes_,
+            "asked": len(self.network_.said),
         }
 
     def _tables(self) -> dict[str, pd.DataFrame]:
         return {"vocabulary": self.vocabulary_, "references": self.references_}
 
     def _restore(self, fitted: dict[str, Any], tables: dict[str, pd.DataFrame], weights: artefacts.Weights) -> None:
-        sizes = fitted["families"], fitted["references"], fitted["methods"]
+        sizes = fitted["families"], fitted["references"], fitted["methods"], fitted["asked"]
         if (len(tables["vocabulary"]), len(tables["references"])) != sizes[:2]:
             raise ValueError(f"the tables must have {sizes[0]} families and {sizes[1]} references")
         self.network_ = weights.build(lambda: Suite(*sizes))
@@ -385,6 +393,12 @@ class GenomeCompleter(CompleterOptions, Estimator):
         """Raise the ValueError that fit would, where that can be said without genomes."""
         self.check_options()
         devices.find(self.device)
+
+    @property
+    def asked_(self) -> Float[np.ndarray, "two asked families"]:
+        """Probabilities of validation genomes, and what they have: by these modules are calibrated."""
+        said, true = self._fitted().said.cpu().float(), self._fitted().true.cpu().float()
+        return torch.stack([(said / calibration.SIXTEEN).sigmoid(), true]).double().numpy()
 
     def _fitted(self) -> Suite:
         self.require_fitted()

@@ -13,12 +13,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import scipy.sparse as sp
 from jaxtyping import Bool, Float
 
 from omniset.genomes import training
 from omniset.genomes.calibration import BINS, LEVELS, Level, at_quality, check_precision
 from omniset.genomes.completer import GenomeCompleter
 from omniset.genomes.data import GenomeTable, Table, as_table
+from omniset.genomes.kegg_modules import Module, Modules, Node
 from omniset.genomes.metadata import completeness_of, is_whole, lineages
 from omniset.genomes.noise import LOSSES
 from omniset.genomes.training import MAKERS, NO_NETWORK, UNTRAINED, Clades, Genomes, Noisy, apply_all, degraded, split
@@ -37,6 +39,7 @@ LOSSY = ((95.0, 0.0), (70.0, 0.0), (50.0, 0.0))
 LESS_KNOWN = ((100.0, 0.0), (95.0, 0.0), (70.0, 0.0), (50.0, 0.0), (70.0, 5.0))
 DECISIVE = ("95/0", "70/0", "50/0", "70/5")  # conditions at which ours has to beat the best baseline
 CHANGES = ("added", "removed")
+MODULES, NEAR = 100, 20  # modules that are drawn, and families of which each is made
 CALIBRATED, COVERED = 0.05, 0.9  # largest calibration error of missing families; least share of sizes in their interval
 
 
@@ -103,7 +106,7 @@ def of_whole(rows: pd.DataFrame, whole: Collection[str]) -> pd.DataFrame:
 
 
 def calibration_error(sums: Sequence[str], first: int, rows: pd.DataFrame, draws: Draws) -> Values:
-    """Expected calibration error of pairs of genome and family; NaN where there is none:
+    """Expected calibration error of pairs of genome and family, or module; NaN where there is none:
 
         Σ_b |Σ p - Σ y| / Σ_b n,   b the tenths of probability, n the pairs in each, y 1 where the family is there.
 
@@ -137,6 +140,7 @@ def error_of_missing(rows: pd.DataFrame, draws: Draws) -> Values:
 
 SUMS = ("n", "said", "was")  # columns of a row for each tenth of probability: pairs, sum of p, families that are there
 SUMS_OF_MISSING = ("unseen_n", "unseen_said", "unseen_was")  # the same of families that were not observed
+SUMS_OF_MODULES = ("module_n", "module_said", "module_was")  # of modules that a genome has or lacks as a whole
 share = partial(Score, share=True)
 SCORES = (
     share("auprc_missing", "AUPRC of missing families"),
@@ -165,6 +169,12 @@ SCORES = (
     share("recall_added", "recall of added families", formula=partial(ratio_of, "added_right", "missing")),
     share("covered", "sizes within their interval"),
     Score("width", "families in the interval of the size", larger=False),
+    share(
+        "ece_modules",
+        "calibration error of modules",
+        larger=False,
+        formula=partial(calibration_error, SUMS_OF_MODULES, 1),
+    ),
 )
 
 
@@ -184,16 +194,23 @@ def aims(whole: bool) -> tuple[Aim, ...]:
     )
 
 
-def of_genomes(noisy: Noisy, level: Level | None, precision: float, given: bool = True) -> pd.DataFrame:
+def of_genomes(
+    noisy: Noisy, level: Level | None, precision: float, modules: Modules | None = None, given: bool = True
+) -> pd.DataFrame:
     """Everything that is measured, a row per genome.
 
     Args:
         level: Whose thresholds make changes; None: none are made.
         precision: Of these.
+        modules: Of which it is measured how right their probabilities are.
         given: The quality of the genomes is, by which intervals of sizes are taken.
     """
-    rows = []
-    for truth, observed, odds in zip(noisy.truth, noisy.observed, noisy.log_odds.astype(np.float64), strict=True):
+    rows, found = [], []
+    if modules is not None:
+        found = [whole for whole, _ in modules.complete(np.stack([noisy.probability, noisy.truth]))]
+    of_modules = np.stack(found, 2) if found else np.zeros((2, len(noisy.rows), 0))
+    everything = zip(noisy.truth, noisy.observed, noisy.log_odds.astype(np.float64), *of_modules, strict=True)
+    for truth, observed, odds, said, was in everything:
         p = 1 / (1 + np.exp(-odds))
         call = p >= 0.5
         both, calls, there = truth & call, call.sum(), truth.sum()
@@ -214,6 +231,10 @@ def of_genomes(noisy: Noisy, level: Level | None, precision: float, given: bool 
         of_unseen = (None, p[~observed], truth[~observed])
         for key, weights in zip(SUMS_OF_MISSING, of_unseen, strict=True):
             sums[key] = np.bincount(which[~observed], weights, BINS)
+        if len(said):
+            which = np.minimum((said * BINS).astype(np.int64), BINS - 1)
+            for key, weights in zip(SUMS_OF_MODULES, (None, said, was), strict=True):
+                sums[key] = np.bincount(which, weights, BINS)
         row |= {f"{key}{b}": float(value) for key, values in sums.items() for b, value in enumerate(values)}
         row["covered"] = row["width"] = np.nan
         if level is not None:
@@ -242,6 +263,31 @@ def _ranked(what: str, scores: Float[np.ndarray, " pairs"], positive: Bool[np.nd
         f"auprc_{what}": float((np.diff(recall) * true / (ends + 1)).sum()),
         f"auroc_{what}": float((np.diff(fallout) * (recall[1:] + recall[:-1]) / 2).sum()),
     }
+
+
+def drawn_modules(
+    counts: sp.csr_array, families: Sequence[str], rng: np.random.Generator, number: int = MODULES
+) -> list[Module]:
+    """Modules as KEGG's are made, out of families that go together: 2 to 8 steps around one family that at least a
+    twentieth of the genomes has and a twentieth lacks, each out of the 20 that are correlated with it most, a third of
+    them with an alternative. Which families of a file of KEGG's a table has is not known here.
+    """
+    present = (counts > 0).astype(np.float64)
+    share = present.mean(0)
+    centres = np.flatnonzero((share >= 0.05) & (share <= 0.95))
+    if len(families) < NEAR or not len(centres):
+        return []
+    modules = []
+    for at, centre in enumerate(rng.choice(centres, number)):
+        together = (present[:, [centre]].T @ present).toarray()[0] / len(counts.indptr[1:]) - share[centre] * share
+        near = np.argsort(-together / np.sqrt(share * (1 - share)).clip(1e-3), kind="stable")[:NEAR]
+        taken = iter(rng.permutation(near))
+        steps = []
+        for _ in range(rng.integers(2, 9)):
+            ways = [Node("family", families[next(taken)]) for _ in range(1 + (rng.random() < 1 / 3))]
+            steps.append(ways[0] if len(ways) == 1 else Node("or", parts=tuple(ways)))
+        modules.append(Module(f"M{at}", "", tuple(steps)))
+    return modules
 
 
 # ---------------------------------------------------------------------- the evaluation
@@ -421,6 +467,10 @@ def _one_seed(
     also = [*UNTRAINED, *(m for m in methods if m != OURS)]
     completer.fit_split(table, known.taxonomy, clades, train, validation, quality=known.quality, also=also)
     suite, main = completer.network_, completer.architecture
+    drawn = drawn_modules(completer.columns(table)[train], completer.families_, rng)
+    # Ours are calibrated, those of others are products of probabilities.
+    each = {True: completer.asked_, False: None} if drawn else {}
+    ways = {ours: Modules(drawn, completer.families_, told) for ours, told in each.items()}
     chosen = {OURS: suite[main]} | {name: suite[name] for name in (NO_NETWORK, *MAKERS) if name in also}
     # The noise of the test draws its donors from the training genomes. What a test genome has is the truth here.
     genomes = Genomes(completer.columns(table), clades, train, validation)
@@ -436,8 +486,9 @@ def _one_seed(
         completed[ACCESSORY] = completed[OURS].shifted
         levels = {OURS: completer.levels_, ACCESSORY: completer.accessory_levels_}
         at = {} if condition.kind == "original" else {m: at_quality(v, *condition.level) for m, v in levels.items()}
+        asked = ways if condition.kind == "known" else {}
         given = condition.kind != "unknown"
-        scores = {m: of_genomes(n, at.get(m), precision, given) for m, n in completed.items()}
+        scores = {m: of_genomes(n, at.get(m), precision, asked.get(m in levels), given) for m, n in completed.items()}
         for method, frame in scores.items():
             about = {"seed": completer.seed, **named, "condition": condition.name, "method": method}
             worse = frame["f1"].to_numpy() < scores["as-is"]["f1"].to_numpy() - 1e-12

@@ -14,6 +14,7 @@ from omniset.genomes.calibration import Level
 from omniset.genomes.completer import GenomeCompleter
 from omniset.genomes.completion import Cohort
 from omniset.genomes.evaluate import CALIBRATED, CHANGES, LOSSY, Condition, Evaluation
+from omniset.genomes.kegg_modules import Modules
 from omniset.genomes.metadata import WHOLE
 from omniset.genomes.noise import LOSSES
 from omniset.report import figures
@@ -29,7 +30,9 @@ Made = tuple[Report, dict[str, Any]]
 # ---------------------------------------------------------------------- completed genomes
 
 
-def of_completion(run: Run, cohort: Cohort, *, threshold: float, precision: float | None) -> Made:
+def of_completion(
+    run: Run, cohort: Cohort, *, threshold: float, precision: float | None, modules: Modules | None = None
+) -> Made:
     """The report on completed genomes: sizes, changes by genome and family, novelty, warnings."""
     rows, families, number = cohort.summary, cohort.by_family, max(len(cohort.rows), 1)
     changed, rule = families[families[[*CHANGES]].any(axis=1)], f"where its probability p is at least {threshold:g}"
@@ -44,6 +47,7 @@ def of_completion(run: Run, cohort: Cohort, *, threshold: float, precision: floa
         ("unknown families", totals["unknown_families"], f"beside {totals['observed']:,} that the model knows"),
     ]
     sections = [_genomes(rows), _changes(cohort, changed)]
+    sections += [] if modules is None else [_modules(modules)]
     numbers = {
         **{"threshold": threshold, "precision": precision, "genomes": len(rows), "totals": totals},
         "families": changed[["family", "observed", "expected", *CHANGES]].to_dict("records"),
@@ -89,6 +93,21 @@ def _changes(cohort: Cohort, changed: pd.DataFrame) -> Section:
         "missing together, with their contig; p comes from genomes that lost them independently: it may be too sure."
     )
     return Section("Changes", text, blocks)
+
+
+def _modules(modules: Modules) -> Section:
+    """How many genomes have each module."""
+    sums, rows = [modules.sums[name] for name in ("observed", "called", "expected")], []
+    for i, (module, (known, number)) in enumerate(zip(modules.modules, modules.known, strict=True)):
+        about = [module.name, module.title, len(module.steps), f"{known} of {number}"]
+        rows.append([*about, *(rounded(of[i], 1) for of in sums)])
+    columns = ["module", "name", "steps", "families that the model knows", "complete as observed", "complete as called"]
+    columns.append("expected")
+    text = (
+        "A module is complete where all of its steps are. Probabilities are those of independent families, mapped to "
+        "what they were right in validation genomes. What the model does not know is absent where it was not observed."
+    )
+    return Section("Modules", text, [Table("Genomes in which each module is complete.", columns, rows[:ROWS])])
 
 
 # ---------------------------------------------------------------------- a fitted model
@@ -150,9 +169,10 @@ PARTS: tuple[tuple[str, tuple[str, ...], tuple[str, ...], str], ...] = (
      "genome lacks counts as absent: whole ones tell more."),
     ("Quality known", ("known",), ("auprc_missing", "auprc_foreign", "recall_missing", "f1", "worse"),
      "Families with p of at least 0.5 are called present. as-is calls what was observed: it does nothing."),
-    ("Calibration", ("known", "whole"), ("ece_missing", "ece"),
+    ("Calibration", ("known", "whole"), ("ece_missing", "ece", "ece_modules"),
      f"Of families given 0.8, 80 % should be there. Asked for: below {CALIBRATED:g} among those not observed that have "
-     f"at least 0.1. whole: of genomes that are at least {WHOLE:g} % complete themselves."),
+     f"at least 0.1. whole: of genomes that are at least {WHOLE:g} % complete themselves. Modules are drawn out of "
+     "families that go together; those of other methods are products of probabilities."),
     ("Other losses", LOSSES[1:], ("covered", "missing_error", "auprc_missing", "f1"),
      "Genes lost otherwise than each copy by itself: 20 at a time (runs), rare families more often (accessory), or "
      f"most of some islands. {measured.ACCESSORY} is ours, told that rare families are lost more often. Intervals of "

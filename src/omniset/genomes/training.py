@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Int8
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 from torch import Tensor, nn
@@ -517,14 +517,20 @@ class Suite(nn.Module):
         families: Vocabulary size.
         references: Number of reference genomes.
         names: Out of `MAKERS`; "evidence" before what is made of it.
+        asked: Number of validation genomes of which it is kept what was said, see `calibration.asked`.
     """
 
-    def __init__(self, families: int, references: int, names: Sequence[str]) -> None:
+    said: Int8[Tensor, "asked families"]
+    true: Bool[Tensor, "asked families"]
+
+    def __init__(self, families: int, references: int, names: Sequence[str], asked: int = 0) -> None:
         super().__init__()
         if unknown := [name for name in names if name not in MAKERS]:
             raise ValueError(f"methods must be out of {', '.join(MAKERS)}; got {unknown[0]!r}")
         self.families = families
         self.noise, self.references = NoiseModel(families), References(references, families)
+        for name, dtype in (("said", torch.int8), ("true", torch.bool)):
+            self.register_buffer(name, torch.zeros(asked, families, dtype=dtype))
         self.methods = nn.ModuleDict()
         for name in dict.fromkeys(names):
             self.methods[name] = MAKERS[name](self)
