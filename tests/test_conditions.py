@@ -1,7 +1,6 @@
 """The table of conditions: the harder opponent is chosen by its value, and the verdict by the interval's ends."""
 
 import pytest
-
 from benchmarks.conditions import ABOVE, BELOW, TIE, Source, _rows
 
 
