@@ -151,8 +151,7 @@ def test_bad_pairs(study, tmp_path, capsys, text, said):
 
 
 def test_explain_writes_genes_and_what_is_read_from(study, pages, tmp_path, capsys):
-    words = ["explain", "L_region_3", "R_region_5", *QUIET, "--nulls", "19", "--gene_sets", tmp_path / "sets.gmt"]
-    (tmp_path / "sets.gmt").write_text("some\tabout\tGENE1\tGENE2\tGENE3\n")
+    words = ["explain", "L_region_3", "R_region_5", *QUIET, "--nulls", "19"]
     new = ["--expression", study / "brain/expression.csv", "--coordinates", study / "brain/regions.csv"]
     predictor = ConnectivityPredictor.load(study / "attention")
     expected = predictor.explain("L_region_3", "R_region_5")
@@ -167,8 +166,6 @@ def test_explain_writes_genes_and_what_is_read_from(study, pages, tmp_path, caps
         assert list(genes) == ["gene", "importance", "null", "p", "q"]
         assert len(genes) == GENES
         assert genes["importance"].is_monotonic_decreasing
-        sets = pd.read_csv(out / "sets.tsv", sep="\t")
-        assert sets[["set", "genes"]].to_numpy().tolist() == [["some", 3]]
         assert (out / "report.html").is_file()
     said = refused(capsys, *words, "--model", study / "ridge", "--out", tmp_path / "no")
     assert "explain is for methods with attention" in said

@@ -93,7 +93,6 @@ CASED = re.compile(
     r"([apml]?(HIP|AMY|THA|GP|PUT|CAU)|NAc)( ([DV][AP](m|l|s|ia|ip)?|head|body|tail|shell|core|[lm]\d?))*"
     r"|[mlrc]?(Amyg|Hipp)|BG|[vd]Ca|(vm|dl)Pu|NAC|(mPF|mPM|S|rT|PP|O|cT|lPF)tha|Pu|Ca|EXA|RN|PBP|VeP|HN|HTH|MN|LC"
 )
-PARTS = (("left", "right"), (CORTEX, SUBCORTEX))  # of the brain
 
 
 def read_coordinates(source: Any, *, regions: Sequence[str] | None = None) -> pd.DataFrame:
@@ -420,36 +419,3 @@ def groups_of(regions: Regions) -> list[str]:
     number = len(regions)
     files = zip(regions.structure or [""] * number, regions.network or [""] * number, regions.names, strict=True)
     return [structure or structure_of_text(network) or structure_of_name(name) for structure, network, name in files]
-
-
-def check_parts(only: Sequence[str]) -> None:
-    """Raise ValueError where these are no parts of the brain, or both of a kind."""
-    known = (*PARTS[0], *PARTS[1])
-    if isinstance(only, str):
-        raise ValueError(f"only must be a sequence of {', '.join(known)}; got the text {only!r}")
-    for part in only:
-        if part not in known:
-            raise ValueError(f"only must be out of {', '.join(known)}; got {part!r}")
-    for kind in PARTS:
-        if set(kind) <= set(only):
-            raise ValueError(f"only must have one of {' and '.join(kind)}, got both: leave both out for all regions")
-
-
-def within(regions: Regions, only: Sequence[str]) -> Int[np.ndarray, " rows"]:
-    """Positions of the regions of one part of the brain.
-
-    A region without a hemisphere, such as the brain stem, is in neither.
-
-    Args:
-        only: "left" or "right", "cortex" or "subcortex" (see `groups_of`), or one of either: see `check_parts`.
-
-    Raises:
-        ValueError: A hemisphere where none is known of any region.
-    """
-    inside = np.ones(len(regions), dtype=bool)
-    for part in only:
-        side = SIDES.get(part)
-        if side and not any(regions.hemisphere or ()):
-            raise ValueError(f"only={part}: the hemisphere is not known of any region: give coordinates")
-        inside &= np.array(regions.hemisphere if side else groups_of(regions)) == (side or part)
-    return np.flatnonzero(inside)

@@ -17,12 +17,10 @@ from scipy.spatial.distance import cdist
 
 from omniset.regions.atlas_coordinates import (
     CORTEX,
-    check_parts,
     hemisphere_of_name,
     network_of_name,
     read_coordinates,
     structure_of_name,
-    within,
 )
 from omniset.regions.connectivity import (
     NEAR,
@@ -67,7 +65,6 @@ def read_regions(
     matrix: str | None = None,
     triangle: Triangle | None = None,
     aliases: Mapping[str, str] | None = None,
-    only: Sequence[str] | None = None,
 ) -> Regions:
     """Read what is known of brain regions and join it by the regions' names, in the order of the expression.
 
@@ -85,22 +82,18 @@ def read_regions(
             `directed`, `matrix` and `triangle`. None: to be predicted.
         coordinates: See `omniset.regions.atlas_coordinates.read_coordinates`.
         aliases: Other names of genes, alias to name.
-        only: Take the regions of one part of the brain, as `omniset.regions.atlas_coordinates.within` says. None: all.
 
     Raises:
         OSError: A file is not there or may not be read.
         ImportError: A package that reads a format is not installed.
         ValueError: As the readers of the files raise it; a join that loses two thirds of the regions of the smaller
-            file; most regions with one expression; fewer than 10 regions that join (2 without connectivity), also of
-            the part that is asked for, a hemisphere that is not known, or fewer than 10 genes.
+            file; most regions with one expression; fewer than 10 regions that join (2 without connectivity), or
+            fewer than 10 genes.
     """
-    check_parts(only or ())
     options: dict[str, Any] = {"fisher_z": fisher_z, "zero_negative": zero_negative, "directed": directed}
     options |= {"matrix": matrix, "triangle": triangle}
     least = PAIR if connectivity is None else LEAST
     regions = _joined(expression, connectivity, coordinates, aliases, options, least)
-    if only:
-        regions = _part(regions, only, least)
     source, target = name_of(expression, "expression"), name_of(connectivity, "connectivity")
     flat = (regions.expression == regions.expression[:, :1]).all(1)
     empty = np.isnan(regions.expression).all(1) | flat
@@ -306,15 +299,6 @@ def _join(files: list[_Named], least: int, notes: list[str]) -> list[np.ndarray]
             )
     places = [{name: i for i, name in enumerate(file.names)} for file in files]
     return [np.array([at[name] for name in order], dtype=np.int64) for at in places]
-
-
-def _part(regions: Regions, only: Sequence[str], least: int) -> Regions:
-    out = np.ones(len(regions), dtype=bool)
-    out[within(regions, only)] = False
-    part, inside = ",".join(only), int((~out).sum())
-    if inside < least:
-        raise ValueError(f"only={part}: {inside} of {len(regions)} regions are of it, at least {least} are needed")
-    return _without(regions, out, f"only {part}", f"of {len(regions)} region(s) are not of it")
 
 
 def _shifted(counted: list[str], names: list[str], by: int) -> bool:
