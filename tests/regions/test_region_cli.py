@@ -88,8 +88,6 @@ def test_predict_writes_the_matrix(study, tmp_path):
     expected = ConnectivityPredictor.load(study / "ridge").predict_matrix()
     found = matrix(study / "ridge", tmp_path / "p.csv")
     pd.testing.assert_frame_equal(found, expected, check_names=False, rtol=1e-6)
-    assert run("predict", "--model", study / "ridge", "--out", tmp_path / "p.npy", *QUIET) == 0
-    assert np.array_equal(np.load(tmp_path / "p.npy"), expected.to_numpy(), equal_nan=True)
 
 
 def test_predict_of_pairs(study, tmp_path, capsys):
@@ -218,8 +216,7 @@ def test_bad_places(study, tmp_path, capsys):
     words = ["predict", "--model", study / "ridge", "--out"]
     for out, more, said in (
         ("p.txt", [], "p.txt"),
-        ("no/p.npy", [], "no"),
-        ("p.npy", ["--pairs", tmp_path / "pairs.csv"], "out must be a table for pairs"),
+        ("no/p.csv", [], "no"),
     ):
         assert said in refused(capsys, *words, tmp_path / out, *more)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["pairs.csv"]

@@ -51,8 +51,6 @@ def numbered(places):
 
 
 READ = {  # what is given; what is said
-    "upper": (e(connectivity=FULL[UPPER]), "the upper triangle of 60 regions, row by row, which r with nearness tells"),
-    "lower": (e(connectivity=FULL[LOWER]), "the lower triangle of 60 regions, row by row, which r with nearness tells"),
     "nilearn": (
         e(connectivity=NILEARN, coordinates=None),
         "the lower triangle of 60 regions, row by row, which its diag",
@@ -123,7 +121,7 @@ REFUSED = {
         "leave the diagonal out, or what",
     ),
     "tracer": (e(connectivity=1e-7 * np.random.default_rng(0).random((SIZE, SIZE))), "not symmetric at 1,770 pair(s)"),
-    "triangle": (e(connectivity=FULL[LOWER], coordinates=None), "nothing tells which: give --triangle lower if row by"),
+    "triangle": (e(connectivity=FULL[LOWER]), "nothing tells which: give --triangle lower if row by"),
     "voxels": (numbered(VOXELS), "on one side of the midline: give mm from there, left negative"),
     "voxels by name": (e(coordinates=VOXELS), "on one side of the midline"),
     "rows in another order": (

@@ -146,24 +146,17 @@ def predict(
         pairs: Table whose first two columns name the regions of each pair. null: the whole matrix.
         expression: Of other regions than those that were learned from. null: those.
         coordinates: Of these other regions, as for fit.
-        out: Of pairs a table with the column connectivity, of a matrix a square one: .csv, .tsv or .parquet; or .npy.
+        out: Of pairs a table with the column connectivity, of a matrix a square one: .csv, .tsv or .parquet.
         aliases: Table of two columns, alias and name, for genes that are spelled otherwise than in the model.
     """
-    import numpy as np
-
     from omniset.regions import ConnectivityPredictor
     from omniset.regions.reading import read_pairs
     from omniset.report.blocks import many
     from omniset.runs.console import noted, say, say_notes
-    from omniset.runs.files import replacing
     from omniset.runs.folders import new_file
     from omniset.tables.files import TableWriter, kind_of
 
-    array = out.suffix == ".npy"
-    if array and pairs is not None:
-        raise ValueError(f"out must be a table for pairs, ending in .csv, .tsv or .parquet; got {out}")
-    if not array:
-        kind_of(out)
+    kind_of(out)
     files = Files(expression, coordinates=coordinates, aliases=aliases)
     new_file(out)
     predictor = ConnectivityPredictor.load(model).set_params(**given(Computing, options))
@@ -177,12 +170,8 @@ def predict(
             listed = read_pairs(pairs, (regions or predictor.regions_).names)
             table = listed.assign(connectivity=predictor.predict(listed, regions))
             what = many(len(listed), "pair")
-        if array:
-            with replacing(out) as temporary, open(temporary, "wb") as file:
-                np.save(file, matrix.to_numpy())
-        else:
-            with TableWriter(out) as writer:
-                writer.write(table)
+        with TableWriter(out) as writer:
+            writer.write(table)
         say(f"Written to {out}: {what}")
         say_notes(warnings())
 

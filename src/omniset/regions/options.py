@@ -60,6 +60,6 @@ class Reading:
     triangle: Literal["upper", "lower"] | None = option(
         None,
         "Triangle that a vector of connectivity holds row by row: lower by nilearn and MATLAB's A(triu(...)), upper by "
-        "squareform. None: its diagonal or coordinates tell.",
+        "squareform. None: its diagonal tells.",
         group="data",
     )
