@@ -7,7 +7,7 @@ form beside it, the plain form takes its place, so that a new PyTorch may cost t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -47,19 +47,6 @@ onednn_add_linear = tried(
     lambda f: f(_numbers(2, 5), _numbers(2, 3), _numbers(5, 3), _numbers(5)),
 )
 HAS_ONEDNN = onednn_linear is not F.linear and onednn_add_linear is not plain_add_linear
-
-
-def plain_unflattened(flat: Tensor, like: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Numbers that lie one after the other, in the shapes of these tensors."""
-    parts = flat.split([tensor.numel() for tensor in like])
-    return [part.view(tensor.shape) for part, tensor in zip(parts, like, strict=True)]
-
-
-unflattened = tried(
-    lambda flat, like: torch._C._nn.unflatten_dense_tensors(flat, like),
-    plain_unflattened,
-    lambda f: f(_numbers(7), [_numbers(1), _numbers(3, 2)])[1],
-)
 
 
 HALF_UNITS = any(getattr(torch.cpu, name, bool)() for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"))

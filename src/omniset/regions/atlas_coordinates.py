@@ -47,7 +47,6 @@ SMALL, MAN = 20, (50, 150)  # mm: the largest of a mouse or a rat at most, and o
 UNITS = {"m": 1e3, "cm": 10.0, "um": 1e-3}
 HUMAN = re.compile(r"\d+Networks_|bankssts|supramarginal|_ROI$")  # names of his atlases
 SIGNS = {"L": -1, "R": 1}
-CODES = ({"0", "1"}, {"1", "2"}, {"-1", "1"})  # of hemispheres
 NODE = ("x", "y", "z", "color", "size", "label")  # columns of BrainNet Viewer's files, which have no header
 WRONG = 0.1, 1 / 3, 0.9  # of the regions in the wrong hemisphere, from which on it is said, refused, x is turned
 SURE = 20  # regions that are enough to refuse by
@@ -262,20 +261,11 @@ def _hemispheres(
 ) -> list[str]:
     """Of a column, else of names, else of the sign of x, which may be turned."""
     told = [hemisphere_of_name(region) for region in names]
-    words: dict[str, str] = HEMISPHERES
-    given = None if given is None else [re.sub(r"\.0*$", "", text) for text in given]
-    if given is not None and set(given) - {""} in CODES:
-        signs = np.array([SIGNS.get(side, np.sign(x)) for side, x in zip(told, values[:, 0], strict=True)])
-        lean = {code: signs[np.array(given) == code].mean() for code in set(given) - {""}}
-        left, right = sorted(lean, key=lambda code: lean[code])
-        if lean[left] < -WRONG[2] < WRONG[2] < lean[right]:
-            words = HEMISPHERES | {left: "L", right: "R"}
-            notes.append(f"{name}: hemispheres {left!r} and {right!r} are left and right, as names or x tell")
     if given is not None:
         for region, text in zip(names, given, strict=True):
-            if text.lower() not in words:
+            if text.lower() not in HEMISPHERES:
                 raise ValueError(f"{name}: region {region!r}: hemisphere is {short(text)}, it must be L, R or empty")
-        told = [words[text.lower()] for text in given]
+        told = [HEMISPHERES[text.lower()] for text in given]
     elif silent := [region for region, one in zip(names, told, strict=True) if not one]:
         notes.append(
             f"{name}: the hemisphere of {len(silent):,} of {len(names):,} regions, such as {silent[0]!r}, is that of "
