@@ -26,7 +26,6 @@ from omniset.regions.files import (
     is_name,
     is_text,
     name_of,
-    needed,
     no_region,
     path_of,
     read_parquet,
@@ -37,6 +36,7 @@ from omniset.regions.files import (
 from omniset.tables.arrays import require_npz
 from omniset.tables.files import listed, short
 from omniset.tables.hdf5 import check_hdf5, read_mat, texts
+from omniset.tables.matrices import needed
 from omniset.tables.sheets import Sheet, number_of, numbers_of
 
 SYMMETRIC = 1e-6

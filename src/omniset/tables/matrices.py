@@ -214,8 +214,11 @@ def open_source(source: Any, layer: str | None = None) -> Source:
     raise ValueError(f"source must be an AnnData or the path of a file, got {type(source).__name__}")
 
 
-def needed(module: str) -> Any:
-    """Import what only this system uses.
+def needed(module: str, what: str = "reading cells") -> Any:
+    """Import what few need.
+
+    Args:
+        what: Needs it, for the error.
 
     Raises:
         ImportError: Saying how to install it.
@@ -223,7 +226,7 @@ def needed(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise ImportError(needs("reading cells", module)) from error
+        raise ImportError(needs(what, module)) from error
 
 
 # What matrices are kept in
