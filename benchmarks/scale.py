@@ -84,7 +84,7 @@ def child(function: str, arguments: list[Any], threads: int = 2) -> dict[str, An
 
 def larger(path: str, store: str) -> None:
     """One training step from a mapped file."""
-    model, source = encoder(), ArraySource(path, SHARD)
+    model, source = encoder(), ArraySource(np.load(path, mmap_mode="r"), SHARD)
     start = time.perf_counter()
     with Memory() as memory:
         model(source, store=store).summary.square().sum().backward()

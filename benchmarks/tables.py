@@ -1079,7 +1079,6 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "study_max": ("studies/max-regression/isab.json", study("max-regression")),
     "study_max_parts": ("studies/max-parts/umbc.json", study("max-parts")),
     "study_max_settings": ("studies/max-settings/plain.json", study("max-settings")),
-    "study_set_sizes": ("studies/set-sizes/needle-plain.json", study("set-sizes")),
     "study_point_shapes": ("studies/point-shapes/ust.json", study("point-shapes")),
     "study_ablation": ("studies/ablation/umbc-both.json", study("ablation")),
     "study_anomaly": ("studies/anomaly/isab.json", study("anomaly")),

@@ -23,7 +23,6 @@ STUDIES = {
     "max-settings": "max_regression.MaxSettings",
     "mixture-of-gaussians": "mixture_of_gaussians.MixtureOfGaussians",
     "point-shapes": "point_shapes.PointShapes",
-    "set-sizes": "set_sizes.SetSizes",
     "taxonomy": "taxonomy.Taxonomy",
 }
 

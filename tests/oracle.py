@@ -39,10 +39,6 @@ def norm(layer, x):
 
 def heads_average(block, queries, elements, scale, weights=None):
     """Concatenated heads; `weights` are (fractional) multiplicities of a weighted softmax."""
-    factors = [1.0] * block.num_heads
-    if block.size_scale is not None:
-        size = torch.tensor(len(elements), dtype=queries.dtype) if weights is None else weights.sum()
-        factors = [b + s * torch.log(1 + size) for b, s in block.size_scale.T]
     q, k, v = linear(block.query, queries), linear(block.key, elements), linear(block.value, elements)
     width = q.shape[-1] // block.num_heads
     out = []
@@ -51,7 +47,7 @@ def heads_average(block, queries, elements, scale, weights=None):
         if len(elements) == 0:
             out.append(torch.zeros(len(queries), width, dtype=q.dtype))
             continue
-        logits = q[:, columns] @ k[:, columns].T * scale * factors[h]
+        logits = q[:, columns] @ k[:, columns].T * scale
         e = torch.exp(logits - logits.max(1, keepdim=True).values)
         e = e if weights is None else e * weights
         out.append(e @ v[:, columns] / e.sum(1, keepdim=True))

@@ -26,8 +26,8 @@ MERGED = [name for name, encoder in encoders.ENCODERS.items() if encoder.mini_ba
 KINDS = ("deep-sets", "ust", "sse", "set-transformer-sab")  # of state; what costs time is tested of these
 BY_OPTION = [  # encoders in whose shards an option changes what is summed up
     ("deep-sets", {"pooling": "max"}),
-    ("ust", {"ffn_dim": 0, "scale": "size", "decoder_depth": 1}),
-    ("set-transformer-sab", {"scale": "size", "class_token": True}),
+    ("ust", {"ffn_dim": 0, "decoder_depth": 1}),
+    ("set-transformer-sab", {"class_token": True}),
     ("umbc", {"random": False, "slot_block": True}),
 ]
 BUILT = [*((name, {}) for name in KINDS), *BY_OPTION]

@@ -157,7 +157,6 @@ def test_permutes_with_the_elements_and_counts_copies(baseline):
     order = torch.randperm(N)
     shuffled = SetBatch(batch.elements[:, order], batch.multiplicity[:, order])
     raw = explain.attribute_layers(model, batch, **how)[0].scores
-    of_copy = explain.attribute(model, batch, per="copy", **how)
     assert relative_error(explain.attribute_layers(model, shuffled, **how)[0].scores, raw[..., order]) < 1e-12
     for b in range(B):  # an element's score is that of its copies together
         m = batch.multiplicity[b]
@@ -165,7 +164,6 @@ def test_permutes_with_the_elements_and_counts_copies(baseline):
         each = explain.attribute_layers(model, copies, **how)[0].scores
         summed = torch.stack([part.sum(-1) for part in each.split(m.tolist(), -1)], -1)
         assert relative_error(summed[0], raw[b]) < 1e-12
-        assert relative_error(of_copy[b].repeat_interleave(m), each[0] / each.max()) < 1e-12
 
 
 def test_target_per_set_and_no_trace_left():
@@ -248,11 +246,8 @@ def test_shards_of_folded_layers(least, monkeypatch):
 
 def test_plain_attention():
     model, batch = Pooled().double(), sets()
-    m, a = batch.multiplicity, written_out(model, batch)[0].sum((1, 2))
+    a = written_out(model, batch)[0].sum((1, 2))
     assert relative_error(explain.attention(model, batch), a / a.amax(1, keepdim=True)) < 1e-13
-    each = torch.where(m > 0, a / m.clamp(min=1), 0)
-    found = explain.attention(model, batch, per="copy")
-    assert relative_error(found, each / each.amax(1, keepdim=True)) < 1e-13
 
 
 def test_completeness_says_how_far():
@@ -274,7 +269,5 @@ def test_what_cannot_be_explained():
         explain.attribute(encoder, sets(), steps=0)
     with pytest.raises(ValueError, match="shards must be 'merged' to explain a whole set, got 'independent'"):
         explain.attribute(encoder, sets(), shards="independent", shard_size=2)
-    with pytest.raises((ValueError, TypeError), match="per"):
-        explain.attribute(encoder, sets(), per="head")
     with pytest.raises((ValueError, TypeError), match="baseline"):
         explain.attribute(encoder, sets(), baseline="mean")

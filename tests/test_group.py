@@ -202,7 +202,7 @@ ENCODERS = [
     ("deep-sets", {"pooling": "sum"}),
     ("deep-sets", {"pooling": "max"}),
     ("ust", {}),
-    ("ust", {"class_token": True, "decoder_depth": 1, "scale": "size"}),
+    ("ust", {"class_token": True, "decoder_depth": 1}),
     ("set-transformer-isab", {"norm": "post", "ffn_dim": 0, "decoder_depth": 1}),
     ("sse", {"weighting": "slots", "random": False}),
     ("umbc", {"random": False}),

@@ -105,23 +105,6 @@ def test_no_more_is_held_back_than_said(monkeypatch):
 
 
 @linux
-def test_what_passes_takes_no_place_of_others(monkeypatch):
-    monkeypatch.setattr(pages, "PASSING", 3 * pages.SMALLEST)
-    kept = large()
-    place, held = kept.data_ptr(), pages._rounded(4 * NUMBERS)
-    del kept
-    first, second = (pages.empty((NUMBERS // 2 * 3,), torch.empty(0), passing=True) for _ in range(2))
-    del first, second  # of another size, and together more than may stay
-    assert pages._held_back() == held
-    assert large().data_ptr() == place
-    pages._back.clear()
-    one = pages.empty((NUMBERS,), torch.empty(0), passing=True)
-    place = one.data_ptr()
-    del one
-    assert large().data_ptr() == place
-
-
-@linux
 def test_threads_never_share():
     wrong = []
 

@@ -12,18 +12,11 @@ from omniset.layers import InducedSetAttentionBlock, MultisetAttentionBlock
 from omniset.testing import relative_error
 
 D, H, K = 24, 4, 5
-PLAIN = {
-    "softmax": private.plain_softmax,
-    "softmax_backward": private.plain_softmax_backward,
-    "relu_backward": private.plain_relu_backward,
-    "gelu_backward": private.plain_gelu_backward,
-    "silu_backward": private.plain_silu_backward,
-}
 
 
 def test_this_pytorch_has_all_of_them():
     """Else the plain forms are in use: right, and slow."""
-    assert [name for name, plain in PLAIN.items() if getattr(private, name) is plain] == []
+    assert private.HAS_ONEDNN
     assert private.KNOWS_TRANSFORMS
     assert private.CAN_WATCH
 
@@ -51,10 +44,6 @@ def test_what_is_missing_or_different_is_not_used(fast):
 
 @pytest.fixture
 def all_missing(monkeypatch):
-    for name, plain in PLAIN.items():
-        monkeypatch.setattr(private, name, plain)
-    for kind, name in ((nn.ReLU, "relu"), (nn.GELU, "gelu"), (nn.SiLU, "silu")):
-        monkeypatch.setitem(tiles.ACTIVATIONS, kind, (tiles.ACTIVATIONS[kind][0], PLAIN[f"{name}_backward"]))
     monkeypatch.setattr(private, "HAS_ONEDNN", False)
     monkeypatch.setattr(blocks, "takes", lambda _: False)
     monkeypatch.setattr(folded, "LEAST", 0)

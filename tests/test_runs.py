@@ -463,7 +463,7 @@ def test_telling_examples():
 def test_large_sets_are_explained_in_shards(tmp_path, fitted):
     words = [fitted / "sets.csv", "--model", fitted / "run"]
     for limit, name in ((40, "whole"), (3, "shards")):
-        more = ["--max_elements", limit, "--steps", 3, "--per", "copy", "--out", tmp_path / f"{name}.csv"]
+        more = ["--max_elements", limit, "--steps", 3, "--out", tmp_path / f"{name}.csv"]
         run("explain", *words, *more)
     whole, shards = (pd.read_csv(tmp_path / f"{name}.csv") for name in ("whole", "shards"))
     pd.testing.assert_frame_equal(whole.drop(columns="score"), shards.drop(columns="score"))

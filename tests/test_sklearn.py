@@ -176,7 +176,7 @@ def test_a_step_of_a_pipeline():
 
 def test_not_fitted(tmp_path):
     model, arrays = SetClassifier("deep-sets"), data()[0]
-    uses = [model.predict, model.predict_proba, model.predict_table, model.transform, model.transform_table]
+    uses = [model.predict, model.predict_proba, model.predict_table, model.transform]
     uses += [lambda _: model.save(tmp_path), lambda _: model.get_feature_names_out()]
     for use in uses:
         with pytest.raises(NotFittedError, match="not fitted yet"):
@@ -203,38 +203,23 @@ def test_a_copy_by_pickle_says_the_same(fitted):
     assert (pickle.loads(pickle.dumps(fitted)).predict_proba(arrays) == fitted.predict_proba(arrays)).all()
 
 
-def test_weighted_scores(fitted):
+def test_scores(fitted):
     arrays, kinds, means = data()
-    truth, weights = np.roll(kinds, 4), np.random.default_rng(1).integers(0, 4, len(kinds))
-    expected = accuracy_score(truth, fitted.predict(arrays), sample_weight=weights)
-    assert math.isclose(fitted.score(arrays, truth, sample_weight=weights), expected)
-    assert not math.isclose(fitted.score(arrays, truth), expected)
+    truth = np.roll(kinds, 4)
+    assert math.isclose(fitted.score(arrays, truth), accuracy_score(truth, fitted.predict(arrays)))
     model = SetRegressor("deep-sets", **CHEAP).fit(arrays, means)
-    expected = r2_score(means, model.predict(arrays), sample_weight=weights)
-    assert math.isclose(model.score(arrays, means, weights), expected)
-    with pytest.raises(ValueError, match=r"sample_weight\[0\] is -1.0"):
-        model.score(arrays, means, np.full(len(means), -1.0))
+    assert math.isclose(model.score(arrays, means), r2_score(means, model.predict(arrays)))
 
 
 @pytest.mark.filterwarnings("ignore:label. classes")
-def test_weighted_scores_of_elements():
+def test_scores_of_elements():
     arrays, _, _ = data(11)
     signs = [np.where(a[:, 0] > 0, "+", "-").astype(object) for a in arrays]
     signs[3][0] = None
     model = SetClassifier("ust", level="element", **CHEAP | {"epochs": 2}).fit(arrays, signs)
-    weights = np.arange(11.0)
-    each = np.repeat(weights, [len(a) for a in arrays])
     truth, said = np.concatenate(signs), np.concatenate(model.predict(arrays))
     there = truth != None  # noqa: E711
-    expected = accuracy_score(truth[there].astype(str), said[there], sample_weight=each[there])
-    assert math.isclose(model.score(arrays, signs, weights), expected)
-    unlabelled = [
-        np.full(len(a), None) if i == 5 else labels for i, (a, labels) in enumerate(zip(arrays, signs, strict=True))
-    ]
-    with pytest.raises(ValueError, match="zero for all sets that have labels"):
-        model.score(arrays, unlabelled, np.arange(11.0) == 5)
-    with pytest.raises(ValueError, match="transform is for level='set'"):
-        model.transform(arrays)
+    assert math.isclose(model.score(arrays, signs), accuracy_score(truth[there].astype(str), said[there]))
 
 
 def test_continuous_labels_are_no_classes():
@@ -378,10 +363,10 @@ def test_the_command_writes_the_vectors_of_python(mixture, tmp_path, capsys):
     mixture.save(tmp_path / "run")
     words = [f"{tmp_path}/sets.csv", f"--model={tmp_path}/run", "--progress=false"]
     assert main(["embed", *words, f"--out={tmp_path}/v.parquet", "--max_elements=100"]) == 0
-    found, expected = pd.read_parquet(tmp_path / "v.parquet"), mixture.transform_table(frame)
-    assert found.columns.tolist() == expected.columns.tolist() == ["set", *mixture.get_feature_names_out()]
-    assert found["set"].tolist() == expected["set"].tolist() == frame["set"].unique().tolist()
-    assert np.allclose(found.iloc[:, 1:], expected.iloc[:, 1:], atol=1e-5)
+    found, expected = pd.read_parquet(tmp_path / "v.parquet"), mixture.transform(frame)
+    assert found.columns.tolist() == ["set", *mixture.get_feature_names_out()]
+    assert found["set"].tolist() == frame["set"].unique().tolist()
+    assert np.allclose(found.iloc[:, 1:], expected, atol=1e-5)
     said = capsys.readouterr()
     assert f"17 vectors of {found.shape[1] - 1} numbers" in said.out
     assert "features are in another order than at fit" in said.err

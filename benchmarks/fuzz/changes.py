@@ -862,15 +862,15 @@ def write_sets_otherwise(path: Path, rng: Generator) -> str:
 
 
 def write_otherwise(path: Path, rng: Generator) -> str:
-    """The same connectivity as a triangle in any order, with names without a prefix, or with one label more."""
+    """The same connectivity as a triangle with its diagonal, with names without a prefix, or with one label more."""
     (_, *names), *rows = (line.split(",") for line in path.read_text().splitlines())
     values = [row[1:] for row in rows]
     kind = pick(rng, ["triangle", "prefix", "label"])
     if kind == "triangle":
-        way, inside = pick(rng, ["triu", "tril"]), bool(rng.random() < 0.5)
-        order = getattr(np, f"{way}_indices")(len(names), 0 if inside else 1 if way == "triu" else -1)
+        way = pick(rng, ["triu", "tril"])
+        order = getattr(np, f"{way}_indices")(len(names))
         path.write_text(",".join(values[i][j] for i, j in zip(*order, strict=True)) + "\n")
-        return f"written as {way}{', with the diagonal' if inside else ''}"
+        return f"written as {way}, with the diagonal"
     if kind == "prefix":
         file = pick(rng, [path, path.with_name("expression.csv"), path.with_name("places.csv")])
         file.write_text(file.read_text().replace("7Networks_", ""))

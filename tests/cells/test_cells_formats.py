@@ -237,17 +237,6 @@ def test_the_matrix_given_is_not_touched():
     assert np.array_equal(dense.X, DENSE)
 
 
-def test_columns_are_turned_in_stretches(tmp_path, monkeypatch):
-    """Stretches of a few values: many of them, one row longer than a stretch, values in the order of columns."""
-    path = h5ad(tmp_path, sp.csc_matrix(FLOATS))
-    monkeypatch.setattr(formats, "CHUNK", 7)
-    monkeypatch.setattr(formats, "LARGE", 100.0)
-    source = open_source(path)
-    with pytest.warns(UserWarning, match="compressed by genes .CSC.: it is turned in a temporary file of .* GB"):
-        assert np.array_equal(source.rows(3, 31).toarray(), DENSE[3:31])
-    assert np.array_equal(whole(source), DENSE)  # without a second word
-
-
 def test_no_value_is_read_at_open(tmp_path):
     source = open_source(damaged(h5ad(tmp_path), lambda file: file["X/indices"].__setitem__(3, 1000)))
     assert source.rows(5, 300).shape == (295, GENES)

@@ -60,7 +60,7 @@ def made_up(noise, regions, folds=2, level=0.0):
         wrong = size * rng.normal(size=within.shape)
         wrong = regions.connectivity + wrong + wrong.transpose(0, 2, 1) + level * fold_of[:, None]
         predictions[method] = np.where(within, wrong, np.nan)
-    made = Evaluation(pd.DataFrame(), [], pd.DataFrame(), predictions, fold_of, regions, "spatial")
+    made = Evaluation(pd.DataFrame(), [], predictions, fold_of, regions, "spatial")
     for method, seed, fold in itertools.product(noise, range(2), range(folds)):
         pairs = made.tested(seed)
         i, j = pairs[fold_of[seed][pairs[:, 0]] == fold].T

@@ -88,8 +88,6 @@ def test_predict_writes_the_matrix(study, tmp_path):
     expected = ConnectivityPredictor.load(study / "ridge").predict_matrix()
     found = matrix(study / "ridge", tmp_path / "p.csv")
     pd.testing.assert_frame_equal(found, expected, check_names=False, rtol=1e-6)
-    assert run("predict", "--model", study / "ridge", "--out", tmp_path / "p.npy", *QUIET) == 0
-    assert np.array_equal(np.load(tmp_path / "p.npy"), expected.to_numpy(), equal_nan=True)
 
 
 def test_predict_of_pairs(study, tmp_path, capsys):
@@ -151,8 +149,7 @@ def test_bad_pairs(study, tmp_path, capsys, text, said):
 
 
 def test_explain_writes_genes_and_what_is_read_from(study, pages, tmp_path, capsys):
-    words = ["explain", "L_region_3", "R_region_5", *QUIET, "--nulls", "19", "--gene_sets", tmp_path / "sets.gmt"]
-    (tmp_path / "sets.gmt").write_text("some\tabout\tGENE1\tGENE2\tGENE3\n")
+    words = ["explain", "L_region_3", "R_region_5", *QUIET, "--nulls", "19"]
     new = ["--expression", study / "brain/expression.csv", "--coordinates", study / "brain/regions.csv"]
     predictor = ConnectivityPredictor.load(study / "attention")
     expected = predictor.explain("L_region_3", "R_region_5")
@@ -167,8 +164,6 @@ def test_explain_writes_genes_and_what_is_read_from(study, pages, tmp_path, caps
         assert list(genes) == ["gene", "importance", "null", "p", "q"]
         assert len(genes) == GENES
         assert genes["importance"].is_monotonic_decreasing
-        sets = pd.read_csv(out / "sets.tsv", sep="\t")
-        assert sets[["set", "genes"]].to_numpy().tolist() == [["some", 3]]
         assert (out / "report.html").is_file()
     said = refused(capsys, *words, "--model", study / "ridge", "--out", tmp_path / "no")
     assert "explain is for methods with attention" in said
@@ -221,8 +216,7 @@ def test_bad_places(study, tmp_path, capsys):
     words = ["predict", "--model", study / "ridge", "--out"]
     for out, more, said in (
         ("p.txt", [], "p.txt"),
-        ("no/p.npy", [], "no"),
-        ("p.npy", ["--pairs", tmp_path / "pairs.csv"], "out must be a table for pairs"),
+        ("no/p.csv", [], "no"),
     ):
         assert said in refused(capsys, *words, tmp_path / out, *more)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["pairs.csv"]

@@ -51,8 +51,6 @@ def numbered(places):
 
 
 READ = {  # what is given; what is said
-    "upper": (e(connectivity=FULL[UPPER]), "the upper triangle of 60 regions, row by row, which r with nearness tells"),
-    "lower": (e(connectivity=FULL[LOWER]), "the lower triangle of 60 regions, row by row, which r with nearness tells"),
     "nilearn": (
         e(connectivity=NILEARN, coordinates=None),
         "the lower triangle of 60 regions, row by row, which its diag",
@@ -100,14 +98,9 @@ READ = {  # what is given; what is said
         e(connectivity=PAIRS.set_axis(["i", "j", "sc"], axis=1).assign(fc=PAIRS[2], sc=1)),
         "weights are those in 'fc', not in 'sc'",
     ),
-    "codes as numbers": (
-        e(coordinates=PLACES.assign(hemi=[-1.0] * 30 + [1.0] * 30)),
-        "'-1' and '1' are left and right",
-    ),
     "no gene": (e(expression=EXPRESSION.assign(volume=range(SIZE))), "'volume' are taken for genes"),
     "LPS": (e(coordinates=PLACES * [-1, -1, 1]), "x is from right to left (LPS), and its sign is turned"),
     "cm": (e(coordinates=PLACES / 10), "they are taken for cm and made mm"),
-    "codes": (e(coordinates=PLACES.assign(hemi=[1] * 30 + [2] * 30)), "hemispheres '1' and '2' are left and right"),
     "percent": (e(connectivity=40 * FULL + 60 * np.eye(SIZE), fisher_z=True), "correlations are in percent"),
     "sparse": (e(connectivity=SQUARE.where(SQUARE > 0.5, 0)), "% of the pairs are exactly 0"),
     "counts": (e(connectivity=np.exp(9 * SQUARE).round()), "give log(1 + count)"),
@@ -123,7 +116,7 @@ REFUSED = {
         "leave the diagonal out, or what",
     ),
     "tracer": (e(connectivity=1e-7 * np.random.default_rng(0).random((SIZE, SIZE))), "not symmetric at 1,770 pair(s)"),
-    "triangle": (e(connectivity=FULL[LOWER], coordinates=None), "nothing tells which: give --triangle lower if row by"),
+    "triangle": (e(connectivity=FULL[LOWER]), "nothing tells which: give --triangle lower if row by"),
     "voxels": (numbered(VOXELS), "on one side of the midline: give mm from there, left negative"),
     "voxels by name": (e(coordinates=VOXELS), "on one side of the midline"),
     "rows in another order": (

@@ -97,63 +97,6 @@ def test_options_reach_the_connectivity():
     assert len(found.pairs()) == REGIONS * (REGIONS - 1)
 
 
-# One part of the brain
-
-
-@pytest.mark.parametrize(
-    ("only", "rows"),
-    [
-        (["left"], range(12)),
-        (("right",), range(12, REGIONS)),
-        (["cortex"], [i for i in range(REGIONS) if i % 7]),
-        (["left", "cortex"], [i for i in range(12) if i % 7]),
-        ([], range(REGIONS)),
-    ],
-)
-def test_only_a_part_of_the_brain(only, rows):
-    """As if the files had these regions alone; and how many are left out is said."""
-    places = coordinates()
-    places["cortex"] = [bool(i % 7) for i in range(REGIONS)]
-    found = read_regions(expression(), connectivity().iloc[::-1, ::-1], places.iloc[::-1], only=only)
-    check(found, rows)
-    left_out = [name for i, name in enumerate(NAMES) if i not in rows]
-    said = [note for note in found.notes if note.startswith(f"only {','.join(only)}: {len(left_out)} of {REGIONS} ")]
-    assert len(said) == bool(only)
-    assert not only or left_out[0] in said[0]
-    assert found.one_sided == (len({NAMES[i].split("_")[1] for i in rows}) == 1)
-
-
-def test_a_gene_or_a_pair_that_the_part_lacks_is_left_out():
-    values, square = expression(), connectivity()
-    values.iloc[:12, 3] = np.nan
-    square.iloc[2, :12] = square.iloc[:12, 2] = np.nan
-    found = read_regions(values, square, only=["left"])
-    check(found, np.delete(np.arange(12), 2), np.delete(np.arange(GENES), 3))
-
-
-@pytest.mark.parametrize(
-    ("only", "message"),
-    [
-        (["west"], "^only must be out of left, right, cortex, subcortex; got 'west'"),
-        (["left", "right"], "^only must have one of left and right, got both"),
-        (["cortex", "subcortex"], "^only must have one of cortex and subcortex, got both"),
-        (["subcortex"], "^only=subcortex: 0 of 23 regions are of it, at least 10 are needed"),
-        ("left", "^only must be a sequence of left, right, .*; got the text 'left'"),
-    ],
-)
-def test_parts_that_are_not_there(only, message):
-    with pytest.raises(ValueError, match=message):
-        read_regions(expression(), connectivity(), only=only)
-
-
-def test_a_part_needs_its_hemisphere():
-    names = [f"area {i}" for i in range(REGIONS)]
-    with pytest.raises(ValueError, match="^only=left: the hemisphere is not known of any region: give coordinates"):
-        read_regions(expression(names), connectivity(names), only=["left"])
-    found = read_regions(expression(names), connectivity(names), coordinates(names), only=["right"])
-    assert found.names == names[12:]
-
-
 # Matrices without names
 
 

@@ -109,21 +109,21 @@ def fit(
                     taken = max(of, key=of.__getitem__) if max(of.values()) == 1 else "blend"
                     if (r := blend.scores.get(kind, {}).get(taken)) is not None:
                         lines.append(f"  Pearson's r on such regions, held back within the training: {r:.3f}")
-            genes = _importance(predictor, talk, FIT_NULLS, None)
+            genes = _importance(predictor, talk, FIT_NULLS)
             talk("writing the report")
             made = report.of_fit(folder.about(f"Model of {files.title}", predictor.notes_), predictor, genes)
             folder.write(made, histories=predictor.history_, files=["the model"], lines=lines)
 
 
-def _importance(predictor: Any, talk: Callable[[str], None], nulls: int, gene_sets: Path | None) -> Any:
+def _importance(predictor: Any, talk: Callable[[str], None], nulls: int) -> Any:
     """See `ConnectivityPredictor.importance`. None: the method has none."""
     from omniset.regions.blend import attention_of
 
     attention = attention_of(predictor.method_)
-    if gene_sets is None and (attention is None or not attention.needs_genes):
+    if attention is None or not attention.needs_genes:
         return None
     talk("importance of genes")
-    return predictor.importance(nulls=nulls, gene_sets=gene_sets)
+    return predictor.importance(nulls)
 
 
 @takes(Computing, "device", "progress")
@@ -146,24 +146,17 @@ def predict(
         pairs: Table whose first two columns name the regions of each pair. null: the whole matrix.
         expression: Of other regions than those that were learned from. null: those.
         coordinates: Of these other regions, as for fit.
-        out: Of pairs a table with the column connectivity, of a matrix a square one: .csv, .tsv or .parquet; or .npy.
+        out: Of pairs a table with the column connectivity, of a matrix a square one: .csv, .tsv or .parquet.
         aliases: Table of two columns, alias and name, for genes that are spelled otherwise than in the model.
     """
-    import numpy as np
-
     from omniset.regions import ConnectivityPredictor
     from omniset.regions.reading import read_pairs
     from omniset.report.blocks import many
     from omniset.runs.console import noted, say, say_notes
-    from omniset.runs.files import replacing
     from omniset.runs.folders import new_file
     from omniset.tables.files import TableWriter, kind_of
 
-    array = out.suffix == ".npy"
-    if array and pairs is not None:
-        raise ValueError(f"out must be a table for pairs, ending in .csv, .tsv or .parquet; got {out}")
-    if not array:
-        kind_of(out)
+    kind_of(out)
     files = Files(expression, coordinates=coordinates, aliases=aliases)
     new_file(out)
     predictor = ConnectivityPredictor.load(model).set_params(**given(Computing, options))
@@ -177,12 +170,8 @@ def predict(
             listed = read_pairs(pairs, (regions or predictor.regions_).names)
             table = listed.assign(connectivity=predictor.predict(listed, regions))
             what = many(len(listed), "pair")
-        if array:
-            with replacing(out) as temporary, open(temporary, "wb") as file:
-                np.save(file, matrix.to_numpy())
-        else:
-            with TableWriter(out) as writer:
-                writer.write(table)
+        with TableWriter(out) as writer:
+            writer.write(table)
         say(f"Written to {out}: {what}")
         say_notes(warnings())
 
@@ -280,7 +269,6 @@ def explain_pair(
     coordinates: Path | None = None,
     out: Path = Path("explanation"),
     nulls: int = 1000,
-    gene_sets: Path | None = None,
     aliases: Path | None = None,
     **options: Any,
 ) -> None:
@@ -295,10 +283,9 @@ def explain_pair(
         expression: Of other regions than those that were learned from. null: those.
         coordinates: Of these other regions, as for fit.
         out: Folder for pairs.tsv (what is read from, 100 rows for each region; of "seed" attention of genes to genes),
-            genes.tsv (importance of every gene with p and q, which is also the background of enrichment tools),
-            sets.tsv and a report.
+            genes.tsv (importance of every gene with p and q, which is also the background of enrichment tools) and a
+            report.
         nulls: Spun maps of each gene, which p values are from.
-        gene_sets: GMT file of sets of genes whose importance is wanted. null: none.
         aliases: Table of two columns, alias and name, for genes that are spelled otherwise than in the model.
     """
     from omniset.regions import ConnectivityPredictor, report
@@ -307,13 +294,12 @@ def explain_pair(
     from omniset.tables.files import TableWriter
 
     files = Files(expression, coordinates=coordinates, aliases=aliases)
-    with working_folder(out, "regions", "explanation", reads=[*files, model, gene_sets]) as folder:
+    with working_folder(out, "regions", "explanation", reads=[*files, model]) as folder:
         predictor = ConnectivityPredictor.load(model).set_params(**given(Computing, options))
         regions = files.others()
         looked = predictor.explain(first, second, regions)
-        importance = _importance(predictor, telling(predictor.progress), nulls, gene_sets)
-        tables = {"pairs": looked, **dict(zip(("genes", "sets"), importance or (), strict=False))}
-        tables = {name: table for name, table in tables.items() if len(table)}
+        importance = _importance(predictor, telling(predictor.progress), nulls)
+        tables = {"pairs": looked} | ({} if importance is None else {"genes": importance})
         for name, table in tables.items():
             with TableWriter(folder.path / f"{name}.tsv") as writer:
                 writer.write(table)

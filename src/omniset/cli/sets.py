@@ -340,7 +340,6 @@ def explain_sets(
     label: str | None = None,
     steps: int = 8,
     method: Literal["auto", "attribution", "contrast", "attention", "removal"] = "auto",
-    per: Literal["element", "copy"] = "element",
     **options: Any,
 ) -> None:
     """Score which elements of each set drove its prediction.
@@ -351,7 +350,7 @@ def explain_sets(
         sets: Table as for fit.
         model: Folder that fit wrote.
         out: Table of scores: set, element, multiplicity, score from 0 to 1 (the set's strongest element), which label
-            the score explains, method and per. Elements with coordinates are drawn in a folder beside it. Ends in
+            the score explains, and method. Elements with coordinates are drawn in a folder beside it. Ends in
             .parquet, .csv or .tsv; the last two may be compressed (.gz, .bz2, .xz).
         only: Names of sets, separated by commas. null: all.
         label: Explain this label rather than the predicted one.
@@ -360,7 +359,6 @@ def explain_sets(
             by what distinguishes an element from the others of its set; "attention": how much attention an element
             gets, whatever is predicted; "removal": how much the prediction falls where the element is left out, of any
             model. "auto": attribution where a network attends to elements, else removal.
-        per: Whether a score is that of all copies of an element together, or of one of them.
     """
     import numpy as np
     import pandas as pd
@@ -398,10 +396,10 @@ def explain_sets(
                         return
 
         waiting: list[pd.DataFrame] = []  # a table is written faster in few pieces
-        for stored, number, scores in estimator.explanations(chosen(), label, steps, method, per):
+        for stored, number, scores in estimator.explanations(chosen(), label, steps, method):
             columns: dict[str, Any] = {"set": str(stored.name), "element": list(map(str, stored.names_of_elements()))}
             columns |= {"multiplicity": stored.read()[1].double().numpy(), "score": scores.astype(np.float64)}
-            columns |= {"explained": "" if method == "attention" else known[number], "method": method, "per": per}
+            columns |= {"explained": "" if method == "attention" else known[number], "method": method}
             frame = pd.DataFrame(columns)
             if getattr(table, "has_places", False):
                 frame[["x", "y"]] = maps.draw(stored, frame)

@@ -7,7 +7,7 @@ form beside it, the plain form takes its place, so that a new PyTorch may cost t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -47,95 +47,6 @@ onednn_add_linear = tried(
     lambda f: f(_numbers(2, 5), _numbers(2, 3), _numbers(5, 3), _numbers(5)),
 )
 HAS_ONEDNN = onednn_linear is not F.linear and onednn_add_linear is not plain_add_linear
-
-
-def plain_softmax(x: Tensor, dim: int) -> Tensor:
-    """In place."""
-    return x.copy_(x.softmax(dim))
-
-
-def plain_softmax_backward(d: Tensor, p: Tensor, dim: int, out: Tensor) -> Tensor:
-    """From the gradient of p = softmax(x) to that of x, given p."""
-    return torch.mul(p, d - (p * d).sum(dim, True), out=out)
-
-
-def plain_relu_backward(d: Tensor, x: Tensor) -> Tensor:
-    """In place. This and the next two: from the gradient of what came out, given what went in."""
-    return d.masked_fill_(x <= 0, 0)
-
-
-def plain_gelu_backward(d: Tensor, x: Tensor) -> Tensor:
-    density = torch.exp(-x * x / 2) / (2 * torch.pi) ** 0.5
-    return d * (torch.special.ndtr(x) + x * density)
-
-
-def plain_silu_backward(d: Tensor, x: Tensor) -> Tensor:
-    s = x.sigmoid()
-    return d * s * (1 + x * (1 - s))
-
-
-softmax = tried(lambda x, dim: torch._softmax(x, dim, False, out=x), plain_softmax, lambda f: f(_numbers(2, 3, 5), 1))
-softmax_backward = tried(
-    lambda d, p, dim, out: torch._softmax_backward_data(d, p, dim, p.dtype, grad_input=out),
-    plain_softmax_backward,
-    lambda f: f(_numbers(2, 3, 5).flip(2), _numbers(2, 3, 5).softmax(1), 1, torch.empty_like(_numbers(2, 3, 5))),
-)
-relu_backward, gelu_backward, silu_backward = (
-    tried(fast, plain, lambda f: f(_numbers(2, 5).flip(1), _numbers(2, 5)))
-    for fast, plain in (
-        (lambda d, x: torch.ops.aten.threshold_backward.grad_input(d, x, 0, grad_input=d), plain_relu_backward),
-        (lambda d, x: torch.ops.aten.gelu_backward.default(d, x), plain_gelu_backward),
-        (lambda d, x: torch.ops.aten.silu_backward.default(d, x), plain_silu_backward),
-    )
-)
-
-
-def _overload(name: str) -> Any:
-    """An operation without the search among its overloads, which takes as long as a small one itself."""
-    return getattr(getattr(torch.ops.aten, name, None), "default", None)
-
-
-_norm_backward = _overload("native_layer_norm_backward")
-
-
-def plain_unflattened(flat: Tensor, like: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Numbers that lie one after the other, in the shapes of these tensors."""
-    parts = flat.split([tensor.numel() for tensor in like])
-    return [part.view(tensor.shape) for part, tensor in zip(parts, like, strict=True)]
-
-
-unflattened = tried(
-    lambda flat, like: torch._C._nn.unflatten_dense_tensors(flat, like),
-    plain_unflattened,
-    lambda f: f(_numbers(7), [_numbers(1), _numbers(3, 2)])[1],
-)
-
-
-def plain_norm_backward(
-    d: Tensor, x: Tensor, mean: Tensor, deviation: Tensor, w: Tensor, b: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of x, weight and bias of torch.native_layer_norm, whose mean and 1/deviation are given."""
-    z, g = (x - mean) * deviation, d * w
-    d_x = (g - g.mean(-1, True) - z * (g * z).mean(-1, True)) * deviation
-    return d_x, (d * z).flatten(0, -2).sum(0), d.flatten(0, -2).sum(0)
-
-
-norm_backward = tried(
-    lambda d, x, mean, deviation, w, b: _norm_backward(d, x, x.shape[-1:], mean, deviation, w, b, [True] * 3),
-    plain_norm_backward,
-    lambda f: torch.cat(
-        [
-            gradient.flatten()
-            for gradient in f(
-                _numbers(2, 3, 5).flip(2),
-                _numbers(2, 3, 5),
-                *torch.native_layer_norm(_numbers(2, 3, 5), (5,), _numbers(5), _numbers(5), 1e-5)[1:],
-                _numbers(5),
-                _numbers(5),
-            )
-        ]
-    ),
-)
 
 
 HALF_UNITS = any(getattr(torch.cpu, name, bool)() for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"))

@@ -7,7 +7,7 @@ multiplicity of 0 means "not there": padding, masks, duplicates and weights are 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
@@ -23,7 +23,6 @@ from omniset.core.private import plain_only
 from omniset.core.stored import Rows, Storage, StoredSet
 
 if TYPE_CHECKING:
-    import anndata
     import pandas as pd
 
     from omniset.core.encoding import Encoding, Missing
@@ -245,8 +244,8 @@ class Sets:
         """Read any of the forms in which a user holds sets.
 
         Args:
-            sets: Sets, which stay as they are; a SetBatch; a list of StoredSet or of N_i x D arrays; a long table (see
-                `from_pandas`); or a table a set, in a list, a dict by name, or a group-by.
+            sets: Sets, which stay as they are; a SetBatch; a list of StoredSet or of N_i x D arrays; or a long table
+                (see `from_pandas`).
             dtype: Of the elements.
             features, encoding, missing: See `from_pandas`.
 
@@ -262,11 +261,11 @@ class Sets:
         if hasattr(sets, "columns"):
             table: Any = sets
             return cls.from_pandas(table, features=features, encoding=encoding, missing=missing, dtype=dtype)
-        if (frames := forms.frames_of(sets)) is not None:
-            how: Any = {"chosen": features, "encoding": encoding, "missing": missing, "dtype": dtype}
-            return cls.from_rows(**vars(forms.read_frames(frames, **how)))
         if len(sets) and all(isinstance(stored, StoredSet) for stored in sets):
             return cls.from_stored(sets, features)
+        if isinstance(sets, Mapping) or hasattr(sets, "groups") or any(hasattr(one, "columns") for one in sets):
+            remedy = "pd.concat({name: table, ...}, names=['set']).reset_index('set')"
+            raise ValueError(f"sets must be one table with a column 'set', not a table for each: {remedy} makes it")
         return cls.from_ragged(sets, dtype=dtype)
 
     @classmethod
@@ -323,35 +322,6 @@ class Sets:
                 >= 0.
         """
         return cls.from_rows(**vars(forms.read_table(table, set_column, features, encoding, missing, dtype)))
-
-    @classmethod
-    def from_anndata(
-        cls,
-        adata: anndata.AnnData,
-        set_column: str,
-        *,
-        use_rep: str | None = None,
-        layer: str | None = None,
-        dtype: torch.dtype = torch.float32,
-    ) -> Sets:
-        """Sets of cells: one for each value of a column of `adata.obs`, in the order in which they first appear.
-
-        Elements are cells in the order of `obs`, named by `obs_names`. The matrix stays where it is, sparse or in its
-        file (as long as AnnData has that open): rows become dense when a set is read.
-
-        Args:
-            adata: In memory, or backed by a file.
-            set_column: Of `obs`, such as the donor.
-            use_rep: "X_pca" or another key of `obsm`; its features are named X_pca_1, X_pca_2, ... None, "X": `X`,
-                whose features are named by `var_names`.
-            layer: In place of `X`.
-            dtype: Of the elements.
-
-        Raises:
-            ValueError: A column, layer or representation that is not there; no cells; a cell without a value in the
-                column; numbers that are not finite; names of features that are there twice.
-        """
-        return cls.from_rows(**vars(forms.read_anndata(adata, set_column, use_rep, layer, dtype)))
 
     @classmethod
     def from_rows(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,18 +36,16 @@ class Source(ABC):
 
 
 class ArraySource(Source):
-    """Shards of an array (N, D): one in memory, a `numpy.memmap`, or a .npy file, which is mapped and not loaded.
+    """Shards of an array (N, D): one in memory, or mapped from a file, as by numpy.load(path, mmap_mode="r").
 
     Args:
-        array: The elements, or the path of a .npy file with them.
+        array: The elements.
         shard_size: Elements of a shard.
         multiplicity: (N,) likewise. Default: 1 each.
 
     Raises:
-        TypeError: Neither an array nor a path.
-        OSError: The file is not there or cannot be read.
-        ValueError: Not an array of numbers with two axes, multiplicities of another length, a shard size below 1; when
-            read, values that a SetBatch refuses.
+        ValueError: Not an array with two axes, multiplicities of another length, a shard size below 1; when read,
+            values that a SetBatch refuses.
 
     >>> source = ArraySource(np.ones((5, 3), dtype=np.float32), shard_size=2)
     >>> [shard.elements.shape[1] for shard in source]
@@ -57,18 +54,15 @@ class ArraySource(Source):
 
     def __init__(
         self,
-        array: Shaped[np.ndarray, "elements dim"] | str | Path,
+        array: Shaped[np.ndarray, "elements dim"],
         shard_size: int,
-        multiplicity: Shaped[np.ndarray, " elements"] | str | Path | None = None,
+        multiplicity: Shaped[np.ndarray, " elements"] | None = None,
     ) -> None:
         check_sizes(shard_size=shard_size)
-        self.array, self.shard_size = _mapped(array, "array", 2), shard_size
-        self.multiplicity = None if multiplicity is None else _mapped(multiplicity, "multiplicity", 1)
-        if self.multiplicity is not None and len(self.multiplicity) != len(self.array):
-            raise ValueError(
-                f"multiplicity must have as many entries as array has rows, {len(self.array):,}, "
-                f"got {len(self.multiplicity):,}"
-            )
+        shapes = [np.shape(array), *([] if multiplicity is None else [np.shape(multiplicity)])]
+        if len(shapes[0]) != 2 or shapes[1:] not in ([], [shapes[0][:1]]):
+            raise ValueError(f"array must be (N, D), and multiplicity (N,), got the shapes {shapes}")
+        self.array, self.shard_size, self.multiplicity = array, shard_size, multiplicity
 
     def __iter__(self) -> Iterator[SetBatch]:
         for start in range(0, max(len(self.array), 1), self.shard_size):
@@ -148,22 +142,6 @@ def check_dim(batch: SetBatch, dim: int) -> None:
     """Raise ValueError where a batch has another number of features."""
     if batch.elements.shape[2] != dim:
         raise ValueError(f"elements must have {dim} features (input_dim), got {batch.elements.shape[2]}")
-
-
-def _mapped(array: np.ndarray | str | Path, name: str, axes: int) -> Shaped[np.ndarray, "..."]:
-    loaded: Any = array
-    if isinstance(array, str | Path):
-        try:
-            loaded = np.load(array, mmap_mode="r", allow_pickle=False)
-        except (ValueError, EOFError):
-            loaded = None
-        if not isinstance(loaded, np.ndarray):
-            raise ValueError(f"{name}: {array} is no .npy file")
-    if not isinstance(loaded, np.ndarray):
-        raise TypeError(f"{name} must be a NumPy array or the path of a .npy file, got {type(loaded).__name__}")
-    if loaded.ndim != axes or loaded.dtype.kind not in "biuf":
-        raise ValueError(f"{name} must be numbers with {axes} axes, got {loaded.dtype} of shape {loaded.shape}")
-    return loaded
 
 
 def _tensor(block: Shaped[np.ndarray, "..."]) -> Shaped[torch.Tensor, "..."]:

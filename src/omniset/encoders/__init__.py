@@ -102,7 +102,7 @@ def _known(encoder: type[Encoder]) -> set[str]:
     """What it takes; `options` stands for the arguments of a block."""
     known = set(_parameters(encoder))
     if "options" in known:
-        known |= {*inspect.signature(MultisetAttentionBlock).parameters, "variant"} - {"one_norm", "scale"}
+        known |= {*inspect.signature(MultisetAttentionBlock).parameters, "variant"} - {"one_norm"}
     return known - {"arguments", "options"}
 
 

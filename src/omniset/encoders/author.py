@@ -34,7 +34,7 @@ NAMES = {
     r"\.norm_elements\.": ".pre_norm_y.",
 }
 
-OPTIONS = {"activation", "dropout", "hidden_dropout", "scale"}  # what no weight tells, beside num_heads
+OPTIONS = {"activation", "dropout", "hidden_dropout"}  # what no weight tells, beside num_heads
 
 
 def from_author(
@@ -58,7 +58,7 @@ def from_author(
         input_dim: Features of an element that `embed` takes. None: the width.
         embed: Turns elements into features, in place of a preprocessor: `omniset.encoders.build`. None: elements are
             features already.
-        **options: dropout, hidden_dropout, activation and scale, where they are not those of
+        **options: dropout, hidden_dropout and activation, where they are not those of
             `variant="author"`. No weight tells them; nor does one tell a model that has the package's
             ScaledDotProductSigmoidSetAttention, which there is no encoder for here.
 
@@ -93,7 +93,7 @@ def from_author(
         encoder = UniversalSetTransformer(num_inducing=_shape(state_dict, "layers.0.points")[1], **arguments)
     else:
         encoder = SetTransformer(**arguments)
-    expected = {n: v for n, v in encoder.state_dict().items() if not re.match(r"embed\.|.*\.size_scale$", n)}
+    expected = {n: v for n, v in encoder.state_dict().items() if not n.startswith("embed.")}
     theirs = {_their_name(name): name for name in expected}
     if extra := sorted(set(state_dict) - set(theirs)):
         raise ValueError(f"state_dict has {extra[0]!r}, which is of no such layer or pooler: leave out what is not")

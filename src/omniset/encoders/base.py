@@ -16,7 +16,6 @@ from omniset.engine import EncoderOutput, contextualize, execute
 from omniset.engine.stack import Stack
 from omniset.layers.base import SetLayer
 from omniset.layers.set_transformer import PointsInit, PoolingByMultiheadAttention, SetAttentionBlock
-from omniset.layers.universal import Scale
 
 
 class Encoder(Stack):
@@ -116,7 +115,6 @@ class AttentionEncoder(Encoder):
         decoder_depth: SABs on the summary.
         points_init: How inducing points and seeds start, as in InducedSetAttentionBlock.
         element_ffn_dim: As in PoolingByMultiheadAttention.
-        scale: As in MultisetAttentionBlock, of all that see the set: set layers and PMA.
         **options: ffn_dim, norm, dropout, hidden_dropout, activation, init, as in MultisetAttentionBlock, and variant.
 
     Attributes:
@@ -139,19 +137,18 @@ class AttentionEncoder(Encoder):
         decoder_depth: int = 0,
         points_init: PointsInit | None = None,
         element_ffn_dim: int | None = None,
-        scale: Scale = "width",
         **options: Any,
     ) -> None:
         super().__init__(input_dim, dim, num_outputs)
         check_sizes(0, depth=depth, input_layers=input_layers, decoder_depth=decoder_depth)
         self.embed = linear_layers(input_dim, dim, input_layers)
-        of_layers = options | {"scale": scale} | ({"points_init": points_init} if options.get("num_inducing") else {})
+        of_layers = options | ({"points_init": points_init} if options.get("num_inducing") else {})
         options = {name: value for name, value in options.items() if name not in self.only_of_layers}
         self.layers = nn.ModuleList(self.set_layer(dim, num_heads, of_layers) for _ in range(depth))
         if class_token:
             self.class_tokens = nn.Parameter(torch.randn(1, num_outputs, dim) * 0.02)
         else:
-            of_pool = {"points_init": points_init, "element_ffn_dim": element_ffn_dim, "scale": scale} | options
+            of_pool = {"points_init": points_init, "element_ffn_dim": element_ffn_dim} | options
             self.pool = PoolingByMultiheadAttention(dim, num_heads, num_outputs, **of_pool)
         self.decoder = nn.Sequential(*(SetAttentionBlock(dim, num_heads, **options) for _ in range(decoder_depth)))
 

@@ -14,7 +14,6 @@ from torch.utils.checkpoint import checkpoint
 from omniset.core.private import forward_mode, plain_only, transformed
 from omniset.core.sets import SetBatch, cut
 from omniset.core.sources import FunctionSource, Source, check_dim, checked
-from omniset.core.states import wide
 from omniset.engine.encoding import Encoding, ExactGradient
 from omniset.engine.group import check_replicated
 from omniset.engine.network import in_one_call
@@ -159,7 +158,7 @@ def _whole(encoder: Stack, batch: SetBatch) -> EncoderOutput:
         x, contexts, summary = done
     for layer in layers[len(contexts) :]:
         if layer.keeps_elements:
-            contexts.append(AllElements(partial(iter, [(0, x, m)]), size=wide(m).sum(1) if layer.sized else None))
+            contexts.append(AllElements(partial(iter, [(0, x, m)])))
             x = layer(x, seen)
         else:
             x, context = layer.mapped(x, seen)
@@ -184,7 +183,7 @@ def _exact(encoding: Encoding) -> EncoderOutput:
 
 def _output(encoding: Encoding, summary: Tensor, elements: Any, contexts: list[Any]) -> EncoderOutput:
     encoder = encoding.encoder
-    contexts = [AllElements(c.read, size=c.size) if isinstance(c, AllElements) else c for c in contexts]
+    contexts = [AllElements(c.read) if isinstance(c, AllElements) else c for c in contexts]
     if not encoder.outputs_elements:
         elements = None
     elif encoding.source is None:

@@ -16,10 +16,6 @@ pooling only compares with it.)
     (d(state_t), d(theta)) = finish_t' d(context_t)
     (d(x_{t-1}[i]), d(context_{t-1}), d(m[i]), d(theta)) = (map_t, reduce_t)' (d(x_t[i]), d(state_t))
 
-A layer may also need the size of the set, size = sum over i of the sum of m[i], before it reduces (attention scaled by
-it). It is one more number of each set, added up before the first stage; reduce_t then is a function of it too, and
-d(size) is added up as d(context) is, and goes to every m.
-
 where f' stands for the transposed Jacobian of f, which autograd applies to one shard that is computed again. All but
 d(state_t) and d(x_{t-1}[i]) are parts, to be added (+=): d(context_{t-1}) over the shards, d(m[i]) over the stages,
 d(theta) over both. After the last shard d(context_{t-1}) is complete, and stage t - 1 follows. No graph ever spans two
@@ -55,10 +51,7 @@ class Run:
     Attributes:
         states: state_t. None before full self-attention, and of the last stage if class tokens make the summary.
         contexts: contexts[t] is made by stage t and read by stage t + 1; contexts[-1] is None.
-        size: Total multiplicity of each set, (sets,), if a layer needs it.
     """
-
-    size: Tensor | None = None
 
     def __init__(self, stages: Sequence[Stage], shards: RecomputedShards, group: OneProcess) -> None:
         self.stages, self.shards, self.group = stages, shards, group
@@ -71,10 +64,6 @@ class Run:
         return parameters_of(self.stages)
 
     def forward(self) -> None:
-        if any(stage.sized for stage in self.stages):
-            size = self.shards.size()
-            self.size = self.group.total(size)
-            self._hold_size(self.size)
         for t, stage in enumerate(self.stages):
             state: State | None = None
             for i, x_before, m in self.shards.inputs(t, self.contexts):
@@ -85,7 +74,7 @@ class Run:
             state = None if state is None else self.group.merge(state)  # with those of other processes
             self.states.append(state)
             if stage.keeps_elements:
-                self.contexts[t] = replace(self.shards.all_outputs(t), size=self.size)
+                self.contexts[t] = self.shards.all_outputs(t)
             else:
                 self.contexts[t] = stage.finish(state)  # finish
 
@@ -98,15 +87,11 @@ class Run:
         self.d_contexts = [*d_contexts]
         self.d_states: list[tuple[Tensor, ...] | None] = [None] * len(self.stages)
         self.d_parameters: dict[int, Tensor] = {}
-        self.d_size: Tensor | None = None
         # In a group every process takes part in all sums, whatever is wanted of its own share.
         lowest = self.shards.first_trained() if self.group.size == 1 else 0
         for t in reversed(range(lowest, len(self.stages))):
             self._finish_gradient(t)
             self._shards_gradient(t)
-        if self.size is not None:
-            (d_size,) = self.group.sum([self.d_size], [self.size])
-            self.shards.put_size_gradient(d_size)
         return self.d_parameters
 
     def _finish_gradient(self, t: int) -> None:
@@ -133,10 +118,7 @@ class Run:
         recomputed = self.shards.recomputed(t)
         x_wanted, m_wanted, parameters_wanted = self.shards.wanted(t)
         parameters = parameters_of(self.stages[u] for u in recomputed) if parameters_wanted else []
-        size = None if self.size is None else _leaf(self.size, m_wanted)
-        if size is not None:
-            self._hold_size(size)
-        context = self._context_leaf(t - 1, size)
+        context = self._context_leaf(t - 1)
         for i, x_before, m in self.shards.inputs(t, self.contexts):
             with torch.enable_grad():
                 x_before, m = _leaf(x_before, x_wanted), _leaf(m, m_wanted)
@@ -151,24 +133,18 @@ class Run:
                         sums += self.stages[u].reduce(i, x_t, m, state.peak).sums
                         d_sums += d_state
             d_x_t = self.shards.output_gradient(recomputed[-1], i, x_t, m)
-            inputs = [x_before, m, context, size]
-            (d_x, d_m, d_context, d_size), d_parameters = _vjp([*sums, x_t], [*d_sums, d_x_t], inputs, parameters)
+            inputs = [x_before, m, context]
+            (d_x, d_m, d_context), d_parameters = _vjp([*sums, x_t], [*d_sums, d_x_t], inputs, parameters)
             self.shards.put_input_gradient(t, i, d_x, d_m)
-            if d_size is not None:
-                self.d_size = _add_wide(self.d_size, d_size)
             if d_context is not None:
                 self.d_contexts[t - 1] = _add_wide(self.d_contexts[t - 1], d_context)
             self._add(parameters, d_parameters)
 
-    def _context_leaf(self, t: int, size: Tensor | None) -> Any:
+    def _context_leaf(self, t: int) -> Any:
         context = self.contexts[t]
         if isinstance(context, AllElements):
-            return replace(context, add_gradient=partial(self.shards.add_output_gradient, t), size=size)
+            return replace(context, add_gradient=partial(self.shards.add_output_gradient, t))
         return None if context is None else _leaf(context)
-
-    def _hold_size(self, size: Tensor) -> None:
-        for stage in self.stages:
-            stage.hold_size(size)
 
     def _add(self, parameters: Iterable[Tensor], gradients: Iterable[Tensor | None]) -> None:
         for p, d in zip(parameters, gradients, strict=True):

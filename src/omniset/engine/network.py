@@ -43,7 +43,6 @@ def steps_of(encoder: Stack, sets: int, number: int) -> Steps | None:
             return None
     ready = all(
         block.probe is None
-        and block.size_scale is None
         and type(block).forward is AttentionBlock.forward
         and not any(getattr(block, name) for name in HOOKS)
         and block.foldable() is not None

@@ -47,8 +47,7 @@ def in_buckets(encoder: Stack, batch: SetBatch, run: Callable[[Stack, SetBatch],
         if parts[0] is None:
             return None
         if isinstance(parts[0], AllElements):
-            size = None if parts[0].size is None else torch.cat([part.size for part in parts])[order]
-            return replace(parts[0], read=lambda: _read_joined(parts, joined), size=size)
+            return replace(parts[0], read=lambda: _read_joined(parts, joined))
         longest = max(part.shape[1] for part in parts)
         return torch.cat([_padded(part, longest) for part in parts])[order.to(parts[0].device)]
 

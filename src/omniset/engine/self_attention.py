@@ -32,13 +32,11 @@ class AllElements:
         read: Yields number, elements and multiplicities of each shard.
         live: Whether gradients flow through a shard.
         add_gradient: Where, if it is given, the exact gradients of elements and multiplicities of a shard go.
-        size: Total multiplicity of each set, (sets,), for a block that scales by it.
     """
 
     read: Read
     live: Callable[[int], bool] = lambda i: True
     add_gradient: AddGradient | None = None
-    size: Tensor | None = None
 
     def apply(self, block: AttentionBlock, queries: Tensor) -> Tensor:
         """The block's output for `queries`."""
@@ -51,14 +49,14 @@ class AllElements:
         noise = random_state(queries.device)
         with torch.no_grad():
             state = self._merge_all(block, queries)
-        sums = _ExactAttend.apply(self, block, state, noise, queries, self.size, *block.parameters())
+        sums = _ExactAttend.apply(self, block, state, noise, queries, *block.parameters())
         return type(state)(state.peak, tuple(sums))
 
     def _merge_all(self, block: AttentionBlock, queries: Tensor) -> AttentionState:
         state: Any = None
         for i, elements, multiplicity in self.read():
             with torch.set_grad_enabled(torch.is_grad_enabled() and self.live(i)):
-                part = block.reduce(queries, elements, multiplicity, None, self.size)
+                part = block.reduce(queries, elements, multiplicity)
             state = part if state is None else state.merge(part)
         assert state is not None
         return state
@@ -69,7 +67,7 @@ class _ExactAttend(torch.autograd.Function):
 
     Against the final peak the sums are the sum over i of reduce_i = reduce(q, x_i, m_i), for shard i of the keys:
 
-        d(q) = sum over i of reduce_i' d(sums)                          and d(theta), d(size) likewise
+        d(q) = sum over i of reduce_i' d(sums)                          and d(theta) likewise
         d(x_i) = sum over the shards of queries of reduce_i' d(sums)    and d(m_i) likewise, added up by `add_gradient`
     """
 
@@ -81,11 +79,9 @@ class _ExactAttend(torch.autograd.Function):
         state: AttentionState,
         noise,
         queries: Tensor,
-        size: Tensor | None,
         *_,
     ):
         ctx.keys, ctx.block, ctx.peak, ctx.noise, ctx.queries = keys, block, state.peak, noise, queries.detach()
-        ctx.size = None if size is None else size.detach()
         return state.sums
 
     @staticmethod
@@ -95,26 +91,21 @@ class _ExactAttend(torch.autograd.Function):
         parameters = [p for p in block.parameters() if p.requires_grad]
         d_parameters: dict[int, Tensor] = {}
         d_queries = torch.zeros_like(ctx.queries, dtype=d_sums[0].dtype)
-        size_wanted = ctx.needs_input_grad[5]
-        d_size = torch.zeros_like(ctx.size) if size_wanted else None
         with resumed(ctx.noise, ctx.queries.device):
             for i, elements, multiplicity in keys.read():
                 with torch.enable_grad():
                     x, m = elements.detach().requires_grad_(), multiplicity.detach()
                     m = m.requires_grad_(m.is_floating_point())
                     q = ctx.queries.detach().requires_grad_()
-                    size = None if ctx.size is None else ctx.size.detach().requires_grad_(size_wanted)
-                    sums = block.reduce(q, x, m, ctx.peak, size).sums
+                    sums = block.reduce(q, x, m, ctx.peak).sums
                 d_part = [d.to(s.dtype) for d, s in zip(d_sums, sums, strict=True)]
-                wanted = [q, x, *([m] if m.requires_grad else []), *([size] if size_wanted else []), *parameters]
+                wanted = [q, x, *([m] if m.requires_grad else []), *parameters]
                 d_q, d_x, *rest = torch.autograd.grad(sums, wanted, d_part, allow_unused=True)
                 d_queries += d_q
                 keys.add_gradient(i, d_x, rest.pop(0) if m.requires_grad else None)
-                if d_size is not None:
-                    d_size += rest.pop(0)
                 for p, d in zip(parameters, rest, strict=True):
                     if d is not None:
                         d_parameters[id(p)] = d_parameters.get(id(p), 0) + d.to(d_sums[0].dtype)
         grads = (d_parameters.get(id(p)) for p in block.parameters())
         d_own = (g if g is None else g.to(p.dtype) for g, p in zip(grads, block.parameters(), strict=True))
-        return None, None, None, None, d_queries.to(ctx.queries.dtype), d_size, *d_own
+        return None, None, None, None, d_queries.to(ctx.queries.dtype), *d_own

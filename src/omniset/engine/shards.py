@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from omniset.core.sets import SetBatch
-from omniset.core.states import wide
 from omniset.engine.self_attention import AllElements
 from omniset.engine.stack import Stack
 from omniset.engine.stages import Stage, prepend_ones
@@ -77,11 +76,6 @@ class RecomputedShards:
                 x = self.stages[u].map(i, x, contexts[u - 1])
             yield i, x, m
 
-    def size(self) -> Tensor:
-        """Total multiplicity of each set, (sets,), with class tokens: a pass over the source."""
-        totals = [wide(part.multiplicity.to(self.device)).sum(1) for part in self.parts]
-        return sum(totals[1:], totals[0]) + self.tokens
-
     def put_output(self, t: int, i: int, x: Tensor, m: Tensor) -> None:
         """Take x = x_t[i]."""
         if t == self.last:
@@ -139,12 +133,6 @@ class RecomputedShards:
         if d_m is not None and d_multiplicity is not None:
             d_m = d_m[:, self.tokens :] if i == 0 else d_m
             d_multiplicity[:, self._place(i)] += d_m.to(d_multiplicity)
-
-    def put_size_gradient(self, d_size: Tensor | None) -> None:
-        """Add to d(m[i]) what comes from the sum of all m."""
-        _, d_multiplicity = self.d_source
-        if d_size is not None and d_multiplicity is not None:
-            d_multiplicity += d_size[:, None].to(d_multiplicity)
 
     def add_output_gradient(self, t: int, i: int, d_x: Tensor, d_m: Tensor | None) -> None:
         """Add parts to d(x_t[i]) and d(m[i]) that come from another shard, which has attended to this one."""

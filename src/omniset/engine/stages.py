@@ -19,18 +19,13 @@ class Stage:
 
     Attributes:
         keeps_elements: The context is all elements, as full self-attention needs it: reduce and finish do nothing.
-        sized: Its layer scales by the size of the set.
-        size: Total multiplicity of each set, (sets,), for such a layer.
     """
-
-    size: Tensor | None = None
 
     def __init__(self, encoder: Stack, t: int, dtype: torch.dtype) -> None:
         self.dtype = dtype
         reducer: Any = encoder.pool if t == len(encoder.layers) else encoder.layers[t]
         self.mapper: Any = encoder.layers[t - 1] if t else encoder.embed
         self.keeps_elements = reducer is not None and reducer.keeps_elements
-        self.sized = reducer is not None and reducer.sized
         self.reducer: Any = None if self.keeps_elements else reducer
         self.modules = [module for module in (self.mapper, reducer) if module is not None]
 
@@ -45,14 +40,10 @@ class Stage:
     def reduce(self, i: int, x: Tensor, m: Tensor, peak: Tensor | None = None) -> Any:
         if self.reducer is None:
             return None
-        return self.reducer.reduce(x, m, peak, self.size) if self.sized else self.reducer.reduce(x, m, peak)
+        return self.reducer.reduce(x, m, peak)
 
     def finish(self, state: Any) -> Any:
         return None if state is None else self.reducer.finish(state).to(self.dtype)
-
-    def hold_size(self, size: Tensor) -> None:
-        """From here on, reduce with this size."""
-        self.size = size
 
 
 class FirstStage(Stage):
@@ -70,7 +61,7 @@ class Wrapper(Stage):
     """Delegates to `stage`; subclasses override one method."""
 
     def __init__(self, stage: Stage) -> None:
-        self.stage, self.keeps_elements, self.sized = stage, stage.keeps_elements, stage.sized
+        self.stage, self.keeps_elements = stage, stage.keeps_elements
 
     @cached_property
     def parameters(self) -> list[Tensor]:
@@ -84,9 +75,6 @@ class Wrapper(Stage):
 
     def finish(self, state: Any) -> Any:
         return self.stage.finish(state)
-
-    def hold_size(self, size: Tensor) -> None:
-        self.stage.hold_size(size)
 
 
 class JoinedByTokens(Wrapper):

@@ -422,13 +422,12 @@ class SetEstimator(SetModel):
         groups: Shaped[np.ndarray, " sets"] | None,
         repeats: int,
         seed: int,
-        features: Any = None,
     ) -> importance.Task:
         """What is measured: the loss of this kind of model on sets with these labels."""
         losses = lambda outputs, rows: self.losses(outputs, codes[rows])  # noqa: E731
         how: dict[str, Any] = {"repeats": repeats, "seed": seed, "max_elements": self.max_elements}
         how["progress"] = self.progress
-        return importance.Task.of(sets, losses, groups, features, **how)
+        return importance.Task.of(sets, losses, groups, **how)
 
     def says(self, sets: Any) -> Float[np.ndarray, "sets outputs"]:
         """Probabilities of the classes, target by target, numbers, or log relative risks."""

@@ -224,7 +224,6 @@ def feature_importance(
     groups: Any = None,
     repeats: int | None = None,
     seed: int = 0,
-    features: Sequence[Any] | None = None,
 ) -> pd.DataFrame:
     """How much each feature alone matters to a model, on sets that it has not learned from.
 
@@ -236,25 +235,23 @@ def feature_importance(
             are over them, where there are any.
         repeats: How often values are exchanged, each time with another set; at most as often as there are others. None:
             five times, and fewer where that would read more than 2^28 numbers, at least once.
-        features: Names of those that are looked at, or their numbers from 0 where they have no names. Default: all. p
-            is adjusted for these.
 
     Returns:
         See `omniset.trials.importances.table_of`: for each target the features, the most important first.
 
     Raises:
-        ValueError: Sets or labels that cannot be used; a class that was not in training; an unknown feature; one set or
-            group; repeats below 1; a model of labels of elements; not fitted.
+        ValueError: Sets or labels that cannot be used; a class that was not in training; one set or group;
+            repeats below 1; a model of labels of elements; not fitted.
     """
     require_importance(model)
     if repeats is not None and repeats < 1:
         raise ValueError(f"repeats must be >= 1, got {repeats}")
     collection = model.read(sets)
     if repeats is None:
-        repeats = importance.exchanges(collection, 1.0 if features is None else len(features) / collection.dim)
+        repeats = importance.exchanges(collection)
     by_group = None if groups is None else inputs.per_set(groups, collection, "groups")
     codes = model.codes(model.truth(y, collection))
-    task = model.importance_task(collection, codes, by_group, repeats, seed, features)
+    task = model.importance_task(collection, codes, by_group, repeats, seed)
     if len(np.unique(task.units)) < 2:
         raise ValueError("sets must be at least 2, of different groups, to exchange values, got 1")
     return importance.measured(task, [(model.says, np.arange(len(collection)))], model.targets_)

@@ -64,7 +64,6 @@ class Task:
         units: Of each set a number; sets of one depend on each other.
         ranks: Of each set among the names of all.
         totals: Elements of each set, with their copies.
-        features: Their numbers.
         max_elements: That are predicted at once.
     """
 
@@ -73,39 +72,19 @@ class Task:
     units: Int[np.ndarray, " sets"]
     ranks: Int[np.ndarray, " sets"]
     totals: Float64[np.ndarray, " sets"]
-    features: Sequence[int]
     repeats: int
     seed: int
     max_elements: int
     progress: bool
 
     @classmethod
-    def of(
-        cls,
-        sets: Sets,
-        losses: Losses,
-        groups: Shaped[np.ndarray, " sets"] | None,
-        features: Sequence[Any] | None,
-        **how: Any,
-    ) -> Task:
-        """Of features by name, or number where they have none. `how` is the last four attributes.
-
-        Raises:
-            ValueError: An unknown feature, one twice, or none.
-        """
-        known = sets.features or [*range(sets.dim)]
-        chosen = known if features is None else [*features]
-        for feature in chosen:
-            if feature not in known:
-                raise ValueError(f"features: {feature!r} is none of {known[:20]}")
-        if not chosen or len(set(chosen)) < len(chosen):
-            raise ValueError(f"features must be at least one, and none twice, got {chosen[:20]}")
+    def of(cls, sets: Sets, losses: Losses, groups: Shaped[np.ndarray, " sets"] | None, **how: Any) -> Task:
+        """`how` is the last four attributes."""
         names, ranks = np.unique(np.array([str(name) for name in sets.names], dtype=object), return_inverse=True)
         ranks = ranks if len(names) == len(sets) else np.arange(len(sets))  # places, where a name is there twice
         units = ranks if groups is None else np.unique(groups.astype(str), return_inverse=True)[1]
         totals = np.array([counts_of(sets[i]).sum() for i in range(len(sets))])
-        places = [known.index(feature) for feature in chosen]
-        return cls(sets, losses, units, ranks, totals, places, **how)
+        return cls(sets, losses, units, ranks, totals, **how)
 
     def donors(self, rows: Int[np.ndarray, " rows"]) -> Int[np.ndarray, " donors"]:
         """Sets that may give values to these, which a model has not seen: the same; if they are of one unit, any."""
@@ -119,9 +98,9 @@ def wanted(asked: bool | None, sets: Sets) -> bool:
     return len(sets) * sets.dim <= CHEAP if asked is None else asked
 
 
-def exchanges(sets: Sets, share: float = 1.0) -> int:
-    """How often values are exchanged where the user does not say, of a share of the features: less often of much."""
-    read = share * sets.dim**2 * float(sets.sizes.sum())
+def exchanges(sets: Sets) -> int:
+    """How often values are exchanged where the user does not say: less often of much."""
+    read = sets.dim**2 * float(sets.sizes.sum())
     return int(np.clip(READ // max(read, 1.0), 1, REPEATS))
 
 
@@ -131,12 +110,12 @@ def measured(task: Task, trials: Sequence[Trial], targets: Sequence[str]) -> pd.
     The null chooses for units, but for all of a trial together where these are fewer than 8: there what one unit loses
     another gains, as each has the values of the other.
     """
-    sets, names = task.sets, task.sets.features or [*range(task.sets.dim)]
+    sets = task.sets
     others = min(len(np.unique(task.units[task.donors(rows)])) for _, rows in trials) - 1
     repeats = max(min(task.repeats, others), 1)
-    increases = np.zeros((len(sets), repeats, len(targets), len(task.features)))
+    increases = np.zeros((len(sets), repeats, len(targets), sets.dim))
     blocks = np.full(len(sets), -1)
-    steps = repeats * len(task.features) * sum(len(rows) for _, rows in trials)
+    steps = repeats * sets.dim * sum(len(rows) for _, rows in trials)
     with Progress("importance of features", steps, task.progress, "sets") as progress:
         done = 0
         for number, (says, rows) in enumerate(trials):
@@ -157,7 +136,7 @@ def measured(task: Task, trials: Sequence[Trial], targets: Sequence[str]) -> pd.
             few = len(np.unique(task.units[rows])) < FEW
             blocks[rows] = number if few else len(trials) + task.units[rows]
     looked = blocks >= 0
-    features = [names[feature] for feature in task.features]
+    features = sets.features or [*range(sets.dim)]
     how: dict[str, Any] = {"seed": task.seed, "blocks": blocks[looked], "folds": len(trials)}
     return table_of(increases[looked], task.units[looked], targets, features, **how)
 
@@ -199,8 +178,8 @@ def _exchanged(
             rows = torch.from_numpy(drawn_rows(counts_of(stored), counts_of(donor), rng))
         pairs.append((stored, donor, rows))
     width = max(NUMBERS // max(sum(len(stored) for stored, _, _ in pairs), 1), 1)
-    for start in range(0, len(task.features), width):
-        block = task.features[start : start + width]
+    for start in range(0, task.sets.dim, width):
+        block = range(start, min(start + width, task.sets.dim))
         before = [columns_of(stored, block) for stored, _, _ in pairs]
         given = [
             x if rows is None else columns_of(donor, block)[rows]
@@ -210,7 +189,7 @@ def _exchanged(
             columns = [z[:, at] for z in given]
             same = all(torch.equal(x[:, at], z) for x, z in zip(before, columns, strict=True))
             of_pairs = zip(pairs, columns, strict=True)
-            yield start + at, None if same else [replaced(stored, feature, z) for (stored, _, _), z in of_pairs]
+            yield feature, None if same else [replaced(stored, feature, z) for (stored, _, _), z in of_pairs]
 
 
 def donors_of(

@@ -226,27 +226,6 @@ def weights_per_set(values: Any, sets: Sets) -> np.ndarray:
     return weights
 
 
-def weights_of_rows(values: Any, sets: Sets, level: str) -> np.ndarray | None:
-    """`weights_per_set`, or for elements, set after set, that of their set. None: all the same."""
-    if values is None:
-        return None
-    weights = weights_per_set(values, sets)
-    return weights if level == "set" else np.repeat(weights, sets.sizes)
-
-
-def weights_of_labelled(weights: np.ndarray | None, there: np.ndarray) -> np.ndarray | None:
-    """Of rows with their weights, those that have a label.
-
-    Raises:
-        ValueError: None of them counts.
-    """
-    if weights is None:
-        return None
-    if not weights[there].any():
-        raise ValueError("sample_weight is zero for all sets that have labels: at least one must count")
-    return weights[there]
-
-
 # ---------------------------------------------------------------------- groups, and names
 
 

@@ -53,7 +53,6 @@ ENCODING = schema.whole(  # of `Encoding.state`
 )
 
 Explanation = Literal["auto", "attribution", "contrast", "attention", "removal"]
-Per = Literal["element", "copy"]
 Groups = Iterator[tuple[list[StoredSet], Iterator[Float[Tensor, "rows outputs"]]]]
 
 
@@ -361,7 +360,6 @@ class SetModel(SetOptions, Estimator):
         target: Any = None,
         steps: int = 8,
         method: Explanation = "auto",
-        per: Per = "element",
     ) -> list[Float[np.ndarray, " _"]]:
         """Scores from 0 to 1: how much each element of each set drove the prediction (omniset.explain).
 
@@ -373,13 +371,12 @@ class SetModel(SetOptions, Estimator):
                 much of it an element gets, whatever is predicted; "removal": how much the prediction falls without it
                 (below), of any model. "auto": attribution where a network attends to elements, else removal. Of a
                 mixture all but removal are of its networks.
-            per: Whether a score is that of all copies of an element together, or of one of them.
 
         Scores of removal: for a model f, a set X and the output that is explained,
 
             score of i = max(f(X) - f(X without i), 0) / the largest of these
 
-        X without i is X with multiplicity 0 of i: all its copies are gone, or with per="copy" one of them. f is the
+        X without i is X with multiplicity 0 of i: all its copies are gone. f is the
         logarithm of the probability of a class, or the number, or log relative risk, that is predicted. Where no
         element alone changes anything, all scores are 0: one of many like ones can be spared. It is the leave-one-out
         of Li, Monroe and Jurafsky, "Understanding neural networks through representation erasure" (2016).
@@ -389,7 +386,7 @@ class SetModel(SetOptions, Estimator):
                 than max_elements elements, and an encoder that cannot read it in shards; one too large for removal.
         """
         self.check_explainable(target, method)
-        return [scores for _, _, scores in self.explanations(self.read(sets), target, steps, method, per)]
+        return [scores for _, _, scores in self.explanations(self.read(sets), target, steps, method)]
 
     def explanations(
         self,
@@ -397,7 +394,6 @@ class SetModel(SetOptions, Estimator):
         target: Any = None,
         steps: int = 8,
         method: Explanation = "auto",
-        per: Per = "element",
     ) -> Iterator[tuple[StoredSet, int, Float[np.ndarray, " _"]]]:
         """`explain` piece by piece, of sets as they come: each with the number of the output that is explained."""
         method = self.explains_by(method)
@@ -412,13 +408,13 @@ class SetModel(SetOptions, Estimator):
             which: Any = 0 if method == "attention" else self.explained(group, target)
             numbers = torch.as_tensor(which).expand(len(group)).tolist()
             if method == "removal":
-                each = [self._removal(stored, number, per) for stored, number in zip(group, numbers, strict=True)]
+                each = [self._removal(stored, number) for stored, number in zip(group, numbers, strict=True)]
             else:
-                each = self._attributed(group, which, steps, method, per)
+                each = self._attributed(group, which, steps, method)
             yield from zip(group, numbers, each, strict=True)
 
     def _attributed(
-        self, group: list[StoredSet], which: Any, steps: int, method: Explanation, per: Per
+        self, group: list[StoredSet], which: Any, steps: int, method: Explanation
     ) -> list[Float[np.ndarray, " _"]]:
         """The mean over networks of what each says of the elements; sets of like size go together, with all steps."""
         order = sorted(range(len(group)), key=lambda i: len(group[i]))
@@ -430,11 +426,11 @@ class SetModel(SetOptions, Estimator):
             for part in batched((group[i] for i in order), TOGETHER, max(most, 1)):
                 source, how = self._to_explain(part)
                 if method == "attention":
-                    of_networks = [explain.attention(network, source, per=per, **how) for network in networks]
+                    of_networks = [explain.attention(network, source, **how) for network in networks]
                 else:
                     how |= {"baseline": "equal" if method == "contrast" else "zero", "max_elements": self.max_elements}
                     target = outputs[len(each) :][: len(part)]
-                    of_networks = [explain.attribute(net, source, target, steps, per=per, **how) for net in networks]
+                    of_networks = [explain.attribute(net, source, target, steps, **how) for net in networks]
                 mean = torch.stack(of_networks).mean(0)
                 if len(of_networks) > 1:
                     mean = mean / mean.amax(1, keepdim=True).clamp(min=torch.finfo(mean.dtype).tiny)
@@ -493,7 +489,7 @@ class SetModel(SetOptions, Estimator):
             )
         return source.to(find(self.device)), {"store": network.store_of_large({})} if large else {}
 
-    def _removal(self, stored: StoredSet, output: int, per: Per) -> Float64[np.ndarray, " elements"]:
+    def _removal(self, stored: StoredSet, output: int) -> Float64[np.ndarray, " elements"]:
         elements, counts = stored.read()
         size, dim = elements.shape
         if size**2 * dim > LARGEST:
@@ -514,7 +510,7 @@ class SetModel(SetOptions, Estimator):
 
         def without(i: int) -> StoredSet:
             fewer = counts.clone()
-            fewer[i] = max(float(counts[i]) - 1, 0.0) if per == "copy" else 0.0
+            fewer[i] = 0.0
             return StoredSet(elements, fewer, 0, size, stored.name)
 
         drops, before = np.zeros(size), said([stored])[0]
@@ -606,13 +602,10 @@ class SetModel(SetOptions, Estimator):
         names = [f"{way} reference {k}" for way in ("to", "from") for k in range(1, number + 1)]
         return np.array(names or ["no reference"], dtype=object)  # all sets of training were empty
 
-    def transform_table(self, sets: Any) -> pd.DataFrame:
-        """`transform` as a table: a column `set`, and those that `get_feature_names_out` names."""
-        self._require_vectors()
-        return pd.concat(self.vectors(self.read(sets)), ignore_index=True)
-
     def vectors(self, sets: Iterable[StoredSet]) -> Iterator[pd.DataFrame]:
-        """`transform_table` piece by piece, of sets as they come."""
+        """`transform` as a table, piece by piece, of sets as they come: a column `set`, and those that
+        `get_feature_names_out` names.
+        """
         names = self.get_feature_names_out()
         for group, values in self._vectors(sets):
             frame = pd.DataFrame(values, columns=names)

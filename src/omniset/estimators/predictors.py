@@ -76,25 +76,20 @@ class SetClassifier(SetEstimator):
         columns = np.stack(predicted if same else [c.astype(object) for c in predicted], 1)
         return self._shaped(columns[:, 0] if self.single_ else columns, collection)
 
-    def score(self, sets: Any, y: Any, sample_weight: Any = None) -> float:
+    def score(self, sets: Any, y: Any) -> float:
         """Accuracy; of several targets the mean. Elements without a label are left out.
 
-        Args:
-            sample_weight: (B,) how much each set counts, with all its elements.
-
         Raises:
-            ValueError: A label that was not in training; weights as in `fit`.
+            ValueError: A label that was not in training.
         """
         collection, outputs = self._outputs(sets, None)
         truth = inputs.aligned(y, collection, self.level)[0]
-        weights = inputs.weights_of_rows(sample_weight, collection, self.level)
         shares = []
         for number, predicted in enumerate(self._labels(outputs)):
             there = ~inputs.missing(truth[:, number])
             values = truth[there, number]
             inputs.require_trained(values, self._classes[number])
-            counts = inputs.weights_of_labelled(weights, there)
-            shares.append(float(np.average(predicted[there] == values, weights=counts)))
+            shares.append(float(np.mean(predicted[there] == values)))
         return float(np.mean(shares))
 
     def _probabilities(self, outputs: Tensor) -> list[np.ndarray]:
@@ -240,25 +235,16 @@ class SetRegressor(SetEstimator):
         values = self._values(outputs)
         return self._shaped(values[:, 0] if self.single_ else values, collection)
 
-    def score(self, sets: Any, y: Any, sample_weight: Any = None) -> float:
-        """R2, averaged over targets. Elements without a label are left out.
-
-        Args:
-            sample_weight: (B,) how much each set counts, with all its elements.
-
-        Raises:
-            ValueError: Weights as in `fit`.
-        """
+    def score(self, sets: Any, y: Any) -> float:
+        """R2, averaged over targets. Elements without a label are left out."""
         from sklearn.metrics import r2_score
 
         collection, outputs = self._outputs(sets, None)
         truth = inputs.numbers(inputs.aligned(y, collection, self.level)[0])
-        weights = inputs.weights_of_rows(sample_weight, collection, self.level)
         scores = []
         for true, predicted in zip(truth.T, self._values(outputs).T, strict=True):
             there = np.isfinite(true)
-            counts = inputs.weights_of_labelled(weights, there)
-            scores.append(r2_score(true[there], predicted[there], sample_weight=counts))
+            scores.append(r2_score(true[there], predicted[there]))
         return float(np.mean(scores))
 
     def _values(self, outputs: Tensor) -> np.ndarray:

@@ -39,7 +39,6 @@ from omniset.layers.set_transformer import InducedLayer, SetAttentionBlock
 from omniset.layers.slots import SlotSetEncoder
 
 Source = SetBatch | Iterable[SetBatch]
-Per = Literal["element", "copy"]
 Baseline = Literal["zero", "equal"]
 AT_ONCE = 1 << 13  # elements times steps: more are no faster
 
@@ -68,7 +67,6 @@ def attribute(
     target: int | Tensor | None = None,
     steps: int = 8,
     *,
-    per: Per = "element",
     baseline: Baseline = "zero",
     max_elements: int = AT_ONCE,
     **options: Any,
@@ -83,8 +81,6 @@ def attribute(
         target: Which output is explained: one for all sets, or (B,) one each. Default: each set's largest output.
             Of an encoder's output: which entry of the flattened summary; default their sum.
         steps: m above, >= 1.
-        per: "element": the score of all copies of an element together. "copy": of one of them, divided by the
-            multiplicity before the strongest is set to 1.
         baseline: What attention is compared with: "zero", none, as Hao et al. have it; "equal", that to all elements
             alike, so that an element scores by what distinguishes it from the others of its set.
         max_elements: Elements of whole sets times steps, at most 8,192, that are computed on at a time.
@@ -92,13 +88,13 @@ def attribute(
 
     Raises:
         ValueError: A model without attention over the set, such as Deep Sets; steps < 1; a target out of range;
-            independent shards, each of which would be explained by itself; an unknown `per` or baseline.
+            independent shards, each of which would be explained by itself; an unknown baseline.
     """
     layers = attribute_layers(model, batch, target, steps, baseline=baseline, max_elements=max_elements, **options)
-    return _scaled(combine(layers), batch, per)
+    return combine(layers)
 
 
-def attention(model: Any, batch: Source, *, per: Per = "element", **options: Any) -> Float[Tensor, "sets elements"]:
+def attention(model: Any, batch: Source, **options: Any) -> Float[Tensor, "sets elements"]:
     """How much attention each element gets, from 0 to 1 (the set's most attended one): normalised weights, summed over
     heads, queries and layers. It knows of no prediction; to compare `attribute` with. Arguments and errors: attribute.
     """
@@ -106,8 +102,7 @@ def attention(model: Any, batch: Source, *, per: Per = "element", **options: Any
     with _probes(network, blocks) as probes:
         _watch(network, batch, options, probes)
         _score_elements(network, batch, options, [(probe, None) for probe in probes])
-        weights = torch.stack([_of_elements(network, batch, probe) for probe in probes]).sum(0)
-    return _scaled(weights, batch, per)
+        return _to_largest(torch.stack([_of_elements(network, batch, probe) for probe in probes]).sum(0))
 
 
 def attribute_layers(
@@ -183,16 +178,6 @@ def combine(layers: list[LayerAttribution]) -> Float[Tensor, "sets elements"]:
 def _to_largest(scores: Float[Tensor, "sets elements"]) -> Float[Tensor, "sets elements"]:
     largest = scores.amax(1, keepdim=True) if scores.shape[1] else scores.new_ones(len(scores), 1)
     return scores / torch.where(largest > 0, largest, 1)
-
-
-def _scaled(scores: Float[Tensor, "sets elements"], batch: Source, per: Per) -> Float[Tensor, "sets elements"]:
-    if per not in ("element", "copy"):
-        raise ValueError(f"per must be 'element' or 'copy', got {per!r}")
-    if per == "copy":
-        shards = [batch] if isinstance(batch, SetBatch) else batch
-        copies = torch.cat([shard.multiplicity for shard in shards], 1).to(scores)
-        scores = scores / torch.where(copies > 0, copies, 1)
-    return _to_largest(scores)
 
 
 def _explained(model: Any, options: dict[str, Any]) -> tuple[nn.Module, dict[str, Probed]]:

@@ -119,8 +119,6 @@ def form(block: Any, queries: Tensor, elements: Tensor, multiplicity: Tensor | N
     operations, plain = _operations(points * block.num_heads, dim), _operations(points, dim, projections=8)
     if number < MORE * points or not (few if spreads else shared) or operations >= worth * plain:
         return PLAIN
-    if block.sized and (spreads or elements.shape[0] != 1):  # points would be others for each set
-        return PLAIN
     if queries.dtype not in PRECISION or torch.is_autocast_enabled(queries.device.type):
         return PLAIN
     parts = None if private.plain_only() else block.foldable()
@@ -140,9 +138,8 @@ def gather(
     elements: Tensor,
     multiplicity: Tensor | None,
     peak: Tensor | None = None,
-    factor: Tensor | None = None,
 ) -> AttentionState:
-    """As `AttentionBlock.reduce`, for queries (1, Q, D) that all sets share, after projection times `factor`."""
+    """As `AttentionBlock.reduce`, for queries (1, Q, D) that all sets share."""
 
     def work() -> AttentionState:
         dtype, heads, eps = PRECISION[elements.dtype], parts.heads, parts.norm_elements.eps
@@ -151,9 +148,6 @@ def gather(
         )
         points = queries.to(dtype)
         folded, offset = Folded.apply(heads, parts.scale, parts.norm_queries.eps, points, *own, *query, *key, *norm)
-        if factor is not None:  # both are products with the projected queries
-            of_points = factor.to(dtype).flatten(0, 1).expand(-1, queries.shape[1], 1).reshape(1, -1, 1)
-            folded, offset = folded * of_points, offset * of_points
         log_m = None if multiplicity is None else log_multiplicity(multiplicity, dtype)
         given = None if peak is None else peak.flatten(1, 2)
         measured_peak, weight_sum, total = Gather.apply(elements, log_m, folded, offset, given, eps)

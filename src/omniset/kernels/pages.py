@@ -23,15 +23,10 @@ from torch import Tensor
 SMALLEST = 1 << 22  # bytes; below, the allocator mostly hands out memory that has been touched before
 HUGE_PAGE = 1 << 21
 HELD_BACK = 1 << 30  # bytes at most
-PASSING = 1 << 28  # bytes at most with what is read and prepared for a network, of which there is a lot at once
 
 
-def empty(shape: Sequence[int], like: Tensor, dtype: torch.dtype | None = None, passing: bool = False) -> Tensor:
-    """As like.new_empty. A large result on a CPU cannot be resized: its memory is not PyTorch's own.
-
-    Args:
-        passing: Its memory is held back only where no more than PASSING are then, and no other gives way to it.
-    """
+def empty(shape: Sequence[int], like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """As like.new_empty. A large result on a CPU cannot be resized: its memory is not PyTorch's own."""
     dtype = like.dtype if dtype is None else dtype
     numbers = math.prod(shape)
     size = numbers * dtype.itemsize
@@ -39,7 +34,7 @@ def empty(shape: Sequence[int], like: Tensor, dtype: torch.dtype | None = None, 
     if like.device.type != "cpu" or size < SMALLEST or not sys.platform.startswith("linux"):
         return like.new_empty(shape, dtype=dtype)
     try:
-        memory = _lend(_rounded(size), passing)
+        memory = _lend(_rounded(size))
     except OSError:  # none left: give up what is held back, and let PyTorch try, or say so
         _back.clear()
         return like.new_empty(shape, dtype=dtype)
@@ -74,7 +69,7 @@ def _rounded(size: int) -> int:
 _back: dict[int, list[mmap.mmap]] = {}  # by size; its single operations are safe between threads
 
 
-def _lend(size: int, passing: bool) -> memoryview:
+def _lend(size: int) -> memoryview:
     try:
         memory = _back[size].pop()
     except (KeyError, IndexError):
@@ -83,17 +78,17 @@ def _lend(size: int, passing: bool) -> memoryview:
             memory.madvise(mmap.MADV_HUGEPAGE)
     # The tensor's storage holds this view, and nothing else does.
     view = memoryview(memory)
-    weakref.finalize(view, _take_back, memory, passing).atexit = False
+    weakref.finalize(view, _take_back, memory).atexit = False
     return view
 
 
-def _take_back(memory: mmap.mmap, passing: bool) -> None:
-    size, most = len(memory), PASSING if passing else HELD_BACK
-    if not passing and _held_back() + size > most:  # other sizes have been wanted before, this one just now
+def _take_back(memory: mmap.mmap) -> None:
+    size = len(memory)
+    if _held_back() + size > HELD_BACK:  # other sizes have been wanted before, this one just now
         for other in list(_back):
             if other != size:
                 _back[other].clear()
-    if _held_back() + size <= most:
+    if _held_back() + size <= HELD_BACK:
         _back.setdefault(size, []).append(memory)
 
 

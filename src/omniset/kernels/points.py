@@ -23,7 +23,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from omniset.core import private
 from omniset.kernels.fused import derived
 from omniset.kernels.team import backward_in_one_thread
 
@@ -91,7 +90,7 @@ class Folded(torch.autograd.Function):
             d_v = _joined(torch.bmm(d, _by_columns(output, heads).mT))
             d_y = torch.addmm(d_y, d_v, value)
             of_values = [d_v.mT @ y.flatten(0, 1), d_v.sum(0), d_output, d.sum((0, 1)) / heads]
-        d_points = private.norm_backward(d_y.view(points.shape), points, mean, deviation, w, b)
+        d_points = _norm_backward(d_y.view(points.shape), points, mean, deviation, w, b)
         return None, None, None, *d_points, *of_values, *d_weights
 
 
@@ -131,6 +130,15 @@ class Average(torch.autograd.Function):
         d_norm = (turned * t_heads).sum((0, 1)).to(norm)
         d_shift = torch.mv(value.mT, d_constant.to(value))
         return None, d_c, d_t, d_value.to(value), d_constant.to(bias), d_norm, d_shift
+
+
+def _norm_backward(
+    d: Tensor, x: Tensor, mean: Tensor, deviation: Tensor, w: Tensor, b: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of x, weight and bias of torch.native_layer_norm, whose mean and 1/deviation are given."""
+    z, g = (x - mean) * deviation, d * w
+    d_x = (g - g.mean(-1, True) - z * (g * z).mean(-1, True)) * deviation
+    return d_x, (d * z).flatten(0, -2).sum(0), d.flatten(0, -2).sum(0)
 
 
 def _scored(y: Tensor, weights: Scores, heads: int, scale: float) -> tuple[Tensor, Tensor, Tensor]:

@@ -282,7 +282,8 @@ def _gradients(
     numbers = [len(chain.links), sets, like.shape[2], number, *numbers, *(chain.lengths or [0] * sets)]
     arrays = [*blocks.contiguous(m), kept, sums, *arrays]
     blocks.run("block_backward", like.dtype, arrays, numbers, _reals(chain), parts)
-    of_sums = iter(private.unflattened(sums[0] if len(parts) == 1 else sums.sum(0), summed))
+    flat = (sums[0] if len(parts) == 1 else sums.sum(0)).split([tensor.numel() for tensor in summed])
+    of_sums = (part.view(tensor.shape) for part, tensor in zip(flat, summed, strict=True))
     of_weights: list[Tensor] = []
     for link in chain.links:
         if shapes[link.queries][0] < shapes[link.elements][0]:

@@ -31,11 +31,27 @@ PRECISION = {
     torch.bfloat16: torch.float32,
     torch.float16: torch.float32,
 }
+
+
+def _relu_backward(d: Tensor, x: Tensor) -> Tensor:
+    return d.masked_fill_(x <= 0, 0)
+
+
+def _gelu_backward(d: Tensor, x: Tensor) -> Tensor:
+    density = torch.exp(-x * x / 2) / (2 * torch.pi) ** 0.5
+    return d * (torch.special.ndtr(x) + x * density)
+
+
+def _silu_backward(d: Tensor, x: Tensor) -> Tensor:
+    s = x.sigmoid()
+    return d * s * (1 + x * (1 - s))
+
+
 Activation = tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]
 ACTIVATIONS: dict[type[nn.Module], Activation] = {  # and gradients, from their own gradient and what went in
-    nn.ReLU: (torch.relu_, private.relu_backward),  # in place: what went in is positive where it was
-    nn.GELU: (F.gelu, private.gelu_backward),
-    nn.SiLU: (F.silu, private.silu_backward),
+    nn.ReLU: (torch.relu_, _relu_backward),  # in place: what went in is positive where it was
+    nn.GELU: (F.gelu, _gelu_backward),
+    nn.SiLU: (F.silu, _silu_backward),
 }
 Rows = tuple[slice, slice]
 FFN = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -307,7 +323,7 @@ def spread_backward(
         d_p = batched(low_values[b], low_d_y, work("low d_p", *p.shape, dtype=low))  # (7)
         by_head = p.shape[0], heads, -1, p.shape[2]
         p, d_p = p.view(by_head), work.cast("d_p", d_p, dtype).view(by_head)
-        d_s = private.softmax_backward(d_p, p, 2, work("d_s", *p.shape)).flatten(1, 2)  # (8)
+        d_s = torch.mul(p, d_p - (p * d_p).sum(2, True), out=work("d_s", *p.shape)).flatten(1, 2)  # (8)
         d_offset[here] += d_s.sum(-1, True)  # (9)
         low_d_s = work.cast("low p", d_s, low)
         d_keys[here] += batched(low_d_s, low_z.mT)  # (9)
@@ -342,4 +358,4 @@ def _weights(keys: Tensor, offset: Tensor, z: Tensor, heads: int, work: Workspac
     shape = z.shape[0], keys.shape[1], z.shape[1]
     s = batched(keys, z, work("low p", *shape, dtype=z.dtype))
     s = torch.add(s, offset, out=work("p", *shape)).view(shape[0], heads, -1, shape[2])
-    return private.softmax(s, 2).flatten(1, 2)
+    return s.copy_(s.softmax(2)).flatten(1, 2)

@@ -27,11 +27,6 @@ class SetLayer(nn.Module):
 
     keeps_elements = False
 
-    @property
-    def sized(self) -> bool:
-        """Whether `reduce` takes a fourth argument: the total multiplicity of each whole set, (sets,)."""
-        return False
-
     def draw(self) -> Tensor | None:
         """Random numbers that reduce and finish need, the same ones for all shards of a set; None if they need none."""
         return None

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from omniset.core.attention import AttentionState
 from omniset.core.checks import check_sizes
 from omniset.layers.base import Elements, Multiplicity, SetLayer, feed_forward
-from omniset.layers.universal import AUTHORS_DROPOUT, AttentionBlock, Norm, Scale, Tabulated, attention_block
+from omniset.layers.universal import AUTHORS_DROPOUT, AttentionBlock, Norm, Tabulated, attention_block
 
 PointsInit = Literal["xavier", "normal"]
 
@@ -48,10 +48,6 @@ class SetAttentionBlock(SetLayer):
         super().__init__()
         self.block = attention_block(dim, num_heads, ffn_dim, norm, one_norm=True, **options)
 
-    @property
-    def sized(self) -> bool:
-        return self.block.sized
-
     def forward(self, elements: Elements, multiplicity: Multiplicity | None = None) -> Elements:
         return self.block(elements, elements, multiplicity)
 
@@ -69,22 +65,14 @@ class InducedLayer(SetLayer):
     gather: AttentionBlock
     points: nn.Parameter
 
-    @property
-    def sized(self) -> bool:
-        return self.gather.sized
-
     def prepare(self, elements: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch dim"]:
         """What the points attend to, of each element by itself."""
         return elements
 
     def reduce(
-        self,
-        elements: Elements,
-        multiplicity: Multiplicity | None = None,
-        peak: Tensor | None = None,
-        size: Float[Tensor, " sets"] | None = None,
+        self, elements: Elements, multiplicity: Multiplicity | None = None, peak: Tensor | None = None
     ) -> AttentionState:
-        return self.gather.reduce(self.points, self.prepare(elements), multiplicity, peak, size)
+        return self.gather.reduce(self.points, self.prepare(elements), multiplicity, peak)
 
     def finish(self, state: AttentionState) -> Float[Tensor, "sets k dim"]:  # type: ignore[override]
         return self.gather.finish(self.points, state)
@@ -115,7 +103,6 @@ class InducedSetAttentionBlock(InducedLayer):
         dim: As in MultisetAttentionBlock, and so num_heads, ffn_dim and norm.
         points_init: How the points are drawn: "xavier" uniform, or "normal", from N(0, 1). None: "normal" with
             variant="author", else "xavier".
-        scale: As in MultisetAttentionBlock, of what the points see. The elements see k points, whatever the size.
         **options: Likewise dropout, activation, init and hidden_dropout; and `variant`, "universal",
             "author" or "lee".
     """
@@ -128,13 +115,12 @@ class InducedSetAttentionBlock(InducedLayer):
         ffn_dim: int | None = None,
         norm: Norm = "pre",
         points_init: PointsInit | None = None,
-        scale: Scale = "width",
         **options: Any,
     ) -> None:
         super().__init__()
         check_sizes(num_inducing=num_inducing)
         self.points = learned_points(num_inducing, dim, points_init, options)
-        self.gather = attention_block(dim, num_heads, ffn_dim, norm, scale=scale, **options)
+        self.gather = attention_block(dim, num_heads, ffn_dim, norm, **options)
         self.spread = attention_block(dim, num_heads, ffn_dim, norm, **options)
 
     def map(self, elements: Elements, context: Float[Tensor, "sets k dim"]) -> Elements:

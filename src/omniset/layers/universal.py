@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from omniset.core.attention import AttentionState
 from omniset.core.checks import check_probabilities, check_sizes
-from omniset.core.states import wide
 from omniset.kernels import folded, small
 from omniset.kernels.fused import fused_attention
 from omniset.layers.base import Elements, Multiplicity, feed_forward
@@ -23,7 +22,6 @@ from omniset.layers.probes import Probed
 Variant = Literal["universal", "author", "lee", "lee-pre"]
 Norm = Literal["pre", "post", "none"]
 Start = Literal["xavier", "linear"]
-Scale = Literal["width", "size"]
 Queries = Float[Tensor, "#sets queries dim"]
 Answers = Float[Tensor, "sets queries dim"]
 
@@ -49,8 +47,6 @@ class AttentionBlock(Probed):
     """
 
     scale: float
-    size_scale: nn.Parameter | None
-    """(2, heads): b and s of each head, where scores are scaled by the size of the set."""
 
     def __init__(self, dim: int, num_heads: int, init: Start = "xavier") -> None:
         super().__init__()
@@ -61,16 +57,10 @@ class AttentionBlock(Probed):
             raise ValueError(f"init must be 'xavier' or 'linear', got {init!r}")
         self.num_heads = num_heads
         self.query, self.key, self.value = (self._projection(dim, init) for _ in range(3))
-        self.register_parameter("size_scale", None)
-
-    @property
-    def sized(self) -> bool:
-        """Whether scores are scaled by the size of the set."""
-        return self.size_scale is not None
 
     def forward(self, queries: Queries, elements: Elements, multiplicity: Multiplicity | None = None) -> Answers:
         learned = multiplicity is not None and multiplicity.requires_grad  # log has no gradient at 0
-        if not learned and self.probe is None and self.size_scale is None:
+        if not learned and self.probe is None:
             out = small.whole_block(self, queries, elements, multiplicity)
             if out is not None:
                 return out
@@ -78,9 +68,9 @@ class AttentionBlock(Probed):
         if parts is not None and form == "spread":
             return folded.spread(parts, elements=queries, points=elements)
         if parts is not None or self.probe is not None or learned or not elements.shape[1]:
-            return self.finish(queries, self._reduce(parts, queries, elements, multiplicity, None))
+            return self.finish(queries, self._reduce(parts, queries, elements, multiplicity))
         # All elements are here: PyTorch's fused attention computes the same, without keeping the weights.
-        q, k, v = self._heads(queries, elements, self._size(elements, multiplicity))
+        q, k, v = self._heads(queries, elements)
         q = q.expand(k.shape[0], -1, -1, -1)
         return self._combine(queries, fused_attention(q, k, v, multiplicity, self.scale))
 
@@ -90,13 +80,10 @@ class AttentionBlock(Probed):
         elements: Elements,
         multiplicity: Multiplicity | None = None,
         peak: Float[Tensor, "sets heads queries 1"] | None = None,
-        size: Float[Tensor, " sets"] | None = None,
     ) -> AttentionState:
-        """The state of these elements. `size` is the total multiplicity of the whole set, which a block with
-        scale="size" has to know of a shard; None: these elements are the set.
-        """
+        """The state of these elements."""
         form, parts = folded.form(self, queries, elements, multiplicity)
-        return self._reduce(parts if form == "gather" else None, queries, elements, multiplicity, peak, size)
+        return self._reduce(parts if form == "gather" else None, queries, elements, multiplicity, peak)
 
     def _reduce(
         self,
@@ -104,25 +91,23 @@ class AttentionBlock(Probed):
         queries: Tensor,
         elements: Tensor,
         multiplicity: Tensor | None,
-        peak: Tensor | None,
-        size: Tensor | None = None,
+        peak: Tensor | None = None,
     ) -> AttentionState:
-        size = self._size(elements, multiplicity) if size is None else size
         if self.probe is not None:
-            self.probe.see(partial(self._measured, queries, elements, multiplicity, size), multiplicity)
+            self.probe.see(partial(self._measured, queries, elements, multiplicity), multiplicity)
         if parts is not None:
-            return folded.gather(parts, queries, elements, multiplicity, peak, self._factor(size))
+            return folded.gather(parts, queries, elements, multiplicity, peak)
         m = None if multiplicity is None else multiplicity[:, None]
-        q, k, v = self._heads(queries, elements, size)
+        q, k, v = self._heads(queries, elements)
         return AttentionState.of(q, k, v, m, self.scale, peak=peak)
 
     def finish(self, queries: Queries, state: AttentionState) -> Answers:
         return self._combine(queries, self.average(state))
 
     def _measured(
-        self, queries: Tensor, elements: Tensor, multiplicity: Tensor | None, size: Tensor | None, peak: Tensor | None
+        self, queries: Tensor, elements: Tensor, multiplicity: Tensor | None, peak: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        q, k, v = self._heads(queries, elements, size)
+        q, k, v = self._heads(queries, elements)
         m = None if multiplicity is None else multiplicity[:, None]
         return AttentionState.exponentials(q, k, m, self.scale, peak)[0], v
 
@@ -131,13 +116,8 @@ class AttentionBlock(Probed):
 
         Of sets whose elements all are rows of one table (genes of a vocabulary), `attend_tabulated` then makes the sums
         of many sets by one product; no key and no value of an element is computed more than once.
-
-        Raises:
-            ValueError: The block has scale="size".
         """
-        if self.size_scale is not None:
-            raise ValueError("a block with scale='size' weighs a row by the set that it is in: there is no table of it")
-        q, k, v = self._heads(queries[None], table[None], None)
+        q, k, v = self._heads(queries[None], table[None])
         scores = (q * self.scale) @ k.mT  # (1, H, Q, rows)
         peak = scores.detach().amax(-1, True)
         weights = torch.exp(scores - peak)
@@ -168,28 +148,9 @@ class AttentionBlock(Probed):
         """The block's output from its queries and the heads' averages of the values, side by side."""
         raise NotImplementedError
 
-    def _heads(self, queries: Tensor, elements: Tensor, size: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    def _heads(self, queries: Tensor, elements: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = (x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for x in self.project(queries, elements))
-        factor = self._factor(size)
-        return q if factor is None else q * factor.to(q.dtype), k, v
-
-    def _factor(self, size: Tensor | None) -> Tensor | None:
-        """Of each head, b + s log(1 + size), (sets, heads, 1, 1); None without scale="size". Queries are multiplied by
-        it: their scores then are, whatever computes them.
-        """
-        if self.size_scale is None:
-            return None
-        assert size is not None
-        base, growth = self.size_scale[..., None, None]
-        return base + growth * size.log1p().to(base.dtype)[:, None, None, None]
-
-    def _size(self, elements: Tensor, multiplicity: Tensor | None) -> Tensor | None:
-        """Total multiplicity of sets of which all elements are here; None without scale="size"."""
-        if self.size_scale is None:
-            return None
-        if multiplicity is None:
-            return wide(elements.new_full((elements.shape[0],), elements.shape[1]))
-        return wide(multiplicity).sum(1)
+        return q, k, v
 
     def _combine(self, queries: Tensor, average: Float[Tensor, "sets heads queries d"]) -> Tensor:
         return self.combine(queries, average.to(queries.dtype).transpose(1, 2).flatten(2))
@@ -214,12 +175,6 @@ class MultisetAttentionBlock(AttentionBlock):
     Scale 1/sqrt(dim / num_heads). For a set without elements the heads' average is 0 before the output projection,
     whose bias and the residual stay.
 
-    With scale="size" the scores of head h are also multiplied by b_h + s_h log(1 + sum m), with b_h and s_h learned
-    (Nakanishi, "Scalable-Softmax Is Superior for Attention", 2025, who leaves b_h out in the end). Let one element's
-    score lie c above all others: a softmax over n elements gives it the weight e^c / (e^c + n - 1), which fades as n
-    grows; with c in proportion to log n it does not. b_h starts at 1 and s_h at 0: a new block is plain attention.
-    Doubling all multiplicities then changes the result; with scale="width" it does not.
-
     Args:
         dim: D, width of queries and elements; divisible by num_heads.
         ffn_dim: Width of the FFN. None: dim. 0: no FFN.
@@ -229,10 +184,9 @@ class MultisetAttentionBlock(AttentionBlock):
             torch.nn.Linear.
         hidden_dropout: Within the FFN, after the activation.
         one_norm: Pre-layer normalization of queries and elements is one module, where both are the same (SAB).
-        scale: What scales scores: "width", 1/sqrt(dim / num_heads); "size", that times b_h + s_h log(1 + sum m).
 
     Raises:
-        ValueError: A size, norm, activation, init or scale out of bounds.
+        ValueError: A size, norm, activation or init out of bounds.
     """
 
     def __init__(
@@ -247,15 +201,10 @@ class MultisetAttentionBlock(AttentionBlock):
         init: Start = "xavier",
         hidden_dropout: float = 0.0,
         one_norm: bool = False,
-        scale: Scale = "width",
     ) -> None:
         super().__init__(dim, num_heads, init)
         if norm not in ("pre", "post"):
             raise ValueError(f"norm must be 'pre' or 'post', got {norm!r}")
-        if scale not in ("width", "size"):
-            raise ValueError(f"scale must be 'width' or 'size', got {scale!r}")
-        if scale == "size":
-            self.size_scale = nn.Parameter(torch.tensor([[1.0] * num_heads, [0.0] * num_heads]))
         ffn_dim = dim if ffn_dim is None else ffn_dim
         check_sizes(0, ffn_dim=ffn_dim)
         check_probabilities(dropout=dropout, hidden_dropout=hidden_dropout)
@@ -349,10 +298,10 @@ def attention_block(
         return MultisetAttentionBlock(dim, num_heads, ffn_dim, norm, one_norm=one_norm and author, **options)
     if variant not in ("lee", "lee-pre"):
         raise ValueError(f"variant must be 'universal', 'author', 'lee' or 'lee-pre', got {variant!r}")
-    plain = {"activation": "relu", "scale": "width", "dropout": 0.0, "hidden_dropout": 0.0}
+    plain = {"activation": "relu", "dropout": 0.0, "hidden_dropout": 0.0}
     if ffn_dim is not None or any(plain.get(name) != value for name, value in options.items()):
         raise ValueError(
-            f"variant={variant!r} is fixed: it takes no ffn_dim, dropout, hidden_dropout, init, activation or scale"
+            f"variant={variant!r} is fixed: it takes no ffn_dim, dropout, hidden_dropout, init or activation"
         )
     known = ("none", "post") if variant == "lee" else ("pre",)
     if norm not in known:

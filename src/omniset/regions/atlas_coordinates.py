@@ -47,7 +47,6 @@ SMALL, MAN = 20, (50, 150)  # mm: the largest of a mouse or a rat at most, and o
 UNITS = {"m": 1e3, "cm": 10.0, "um": 1e-3}
 HUMAN = re.compile(r"\d+Networks_|bankssts|supramarginal|_ROI$")  # names of his atlases
 SIGNS = {"L": -1, "R": 1}
-CODES = ({"0", "1"}, {"1", "2"}, {"-1", "1"})  # of hemispheres
 NODE = ("x", "y", "z", "color", "size", "label")  # columns of BrainNet Viewer's files, which have no header
 WRONG = 0.1, 1 / 3, 0.9  # of the regions in the wrong hemisphere, from which on it is said, refused, x is turned
 SURE = 20  # regions that are enough to refuse by
@@ -93,7 +92,6 @@ CASED = re.compile(
     r"([apml]?(HIP|AMY|THA|GP|PUT|CAU)|NAc)( ([DV][AP](m|l|s|ia|ip)?|head|body|tail|shell|core|[lm]\d?))*"
     r"|[mlrc]?(Amyg|Hipp)|BG|[vd]Ca|(vm|dl)Pu|NAC|(mPF|mPM|S|rT|PP|O|cT|lPF)tha|Pu|Ca|EXA|RN|PBP|VeP|HN|HTH|MN|LC"
 )
-PARTS = (("left", "right"), (CORTEX, SUBCORTEX))  # of the brain
 
 
 def read_coordinates(source: Any, *, regions: Sequence[str] | None = None) -> pd.DataFrame:
@@ -263,20 +261,11 @@ def _hemispheres(
 ) -> list[str]:
     """Of a column, else of names, else of the sign of x, which may be turned."""
     told = [hemisphere_of_name(region) for region in names]
-    words: dict[str, str] = HEMISPHERES
-    given = None if given is None else [re.sub(r"\.0*$", "", text) for text in given]
-    if given is not None and set(given) - {""} in CODES:
-        signs = np.array([SIGNS.get(side, np.sign(x)) for side, x in zip(told, values[:, 0], strict=True)])
-        lean = {code: signs[np.array(given) == code].mean() for code in set(given) - {""}}
-        left, right = sorted(lean, key=lambda code: lean[code])
-        if lean[left] < -WRONG[2] < WRONG[2] < lean[right]:
-            words = HEMISPHERES | {left: "L", right: "R"}
-            notes.append(f"{name}: hemispheres {left!r} and {right!r} are left and right, as names or x tell")
     if given is not None:
         for region, text in zip(names, given, strict=True):
-            if text.lower() not in words:
+            if text.lower() not in HEMISPHERES:
                 raise ValueError(f"{name}: region {region!r}: hemisphere is {short(text)}, it must be L, R or empty")
-        told = [words[text.lower()] for text in given]
+        told = [HEMISPHERES[text.lower()] for text in given]
     elif silent := [region for region, one in zip(names, told, strict=True) if not one]:
         notes.append(
             f"{name}: the hemisphere of {len(silent):,} of {len(names):,} regions, such as {silent[0]!r}, is that of "
@@ -420,36 +409,3 @@ def groups_of(regions: Regions) -> list[str]:
     number = len(regions)
     files = zip(regions.structure or [""] * number, regions.network or [""] * number, regions.names, strict=True)
     return [structure or structure_of_text(network) or structure_of_name(name) for structure, network, name in files]
-
-
-def check_parts(only: Sequence[str]) -> None:
-    """Raise ValueError where these are no parts of the brain, or both of a kind."""
-    known = (*PARTS[0], *PARTS[1])
-    if isinstance(only, str):
-        raise ValueError(f"only must be a sequence of {', '.join(known)}; got the text {only!r}")
-    for part in only:
-        if part not in known:
-            raise ValueError(f"only must be out of {', '.join(known)}; got {part!r}")
-    for kind in PARTS:
-        if set(kind) <= set(only):
-            raise ValueError(f"only must have one of {' and '.join(kind)}, got both: leave both out for all regions")
-
-
-def within(regions: Regions, only: Sequence[str]) -> Int[np.ndarray, " rows"]:
-    """Positions of the regions of one part of the brain.
-
-    A region without a hemisphere, such as the brain stem, is in neither.
-
-    Args:
-        only: "left" or "right", "cortex" or "subcortex" (see `groups_of`), or one of either: see `check_parts`.
-
-    Raises:
-        ValueError: A hemisphere where none is known of any region.
-    """
-    inside = np.ones(len(regions), dtype=bool)
-    for part in only:
-        side = SIDES.get(part)
-        if side and not any(regions.hemisphere or ()):
-            raise ValueError(f"only={part}: the hemisphere is not known of any region: give coordinates")
-        inside &= np.array(regions.hemisphere if side else groups_of(regions)) == (side or part)
-    return np.flatnonzero(inside)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -26,7 +26,6 @@ from omniset.regions.files import (
     is_name,
     is_text,
     name_of,
-    needed,
     no_region,
     path_of,
     read_parquet,
@@ -37,13 +36,12 @@ from omniset.regions.files import (
 from omniset.tables.arrays import require_npz
 from omniset.tables.files import listed, short
 from omniset.tables.hdf5 import check_hdf5, read_mat, texts
+from omniset.tables.matrices import needed
 from omniset.tables.sheets import Sheet, number_of, numbers_of
 
 SYMMETRIC = 1e-6
 SPARSE = 1 / 3  # of the pairs exactly 0, from which on it is said
 SKEWED = 100  # times the median of what is above 0, that the largest of some counts is
-NEAR = 0.1  # r with nearness: real matrices have 0.13 to 0.63 in the right order, at most 0.10 in a wrong one
-CHANCE = 6  # over the number of regions: difference of two such r that chance alone hardly makes
 MOST = 20_000  # regions of a list of edges: their matrix has to fit
 PAIRS = (
     ("i", "j"),
@@ -58,7 +56,6 @@ WEIGHTS = ("weight", "connectivity", "value", "strength", "correlation", "r", "z
 NAMES = ("names", "labels", "regions", "region", "label", "parcels", "rois", "roi", "name", "region_names", "ids", "id")
 Triangle = Literal["upper", "lower"]
 TRIANGLES: dict[Triangle, Any] = {"upper": np.triu_indices, "lower": np.tril_indices}  # read row by row
-Fits = Callable[[np.ndarray, list[str] | None], float]
 LETTERS = (9, 10, 13, *range(32, 127))  # numbers of characters
 HDF5 = b"\x89HDF\r\n\x1a\n"
 
@@ -139,7 +136,6 @@ def read_connectivity(
     matrix: str | None = None,
     triangle: Triangle | None = None,
     regions: Sequence[str] | None = None,
-    fits: Fits | None = None,
 ) -> Connectivity:
     """Read the connectivity of pairs of regions from a square, a list of edges, triangles as vectors, or a stack.
 
@@ -157,10 +153,9 @@ def read_connectivity(
         zero_negative: Make negative values 0.
         directed: Value [i, j] is that from i to j, and may differ from [j, i].
         matrix: Name of the array that is the connectivity, of an .npz or .mat file.
-        triangle: The one that a vector holds row by row. None: the data tell.
+        triangle: The one that a vector holds row by row. None: its diagonal tells.
         regions: Names of the expression's regions, to tell names from numbers. A list of edges whose i and j are none
             of them and count from 0 or 1 is of positions in this order.
-        fits: How well a matrix, and the names of its regions where it has some, goes with what else is known: r.
 
     Raises:
         OSError: The file is not there or may not be read.
@@ -177,7 +172,7 @@ def read_connectivity(
     if isinstance(content, Edges):
         names, stack = _square_of_edges(content, name, known, directed, notes)
     else:
-        names, stack = _squares(content, name, known, notes, triangle, fits)
+        names, stack = _squares(content, name, known, notes, triangle)
     if stack.shape[1] < 2:
         raise ValueError(f"{name} has {stack.shape[1]} regions, a pair needs 2")
     total, number = np.zeros(stack.shape[1:]), np.zeros(stack.shape[1:], dtype=np.int64)
@@ -259,18 +254,8 @@ def _doubts(values: Float[np.ndarray, " pairs"], name: str) -> Iterator[str]:
         )
 
 
-def clearest(found: Sequence[float], regions: int) -> int | None:
-    """Which reading of a file is the right one, by r of its connectivity with nearness; None: that is not clear.
-
-    r of a wrong one is 0 but for chance, which is the larger the fewer regions there are.
-    """
-    second, best = np.sort(found)[-2:]  # NaN last
-    apart = best >= NEAR and best - second >= max(NEAR, CHANCE / regions)
-    return int(np.argmax(found)) if apart else None
-
-
 def _squares(
-    grid: Grid, name: str, known: list[str], notes: list[str], triangle: Triangle | None, fits: Fits | None
+    grid: Grid, name: str, known: list[str], notes: list[str], triangle: Triangle | None
 ) -> tuple[list[str] | None, Float[np.ndarray, "subjects regions regions"]]:
     """Names, and a matrix of each subject."""
     values = np.asarray(grid.values)
@@ -286,10 +271,15 @@ def _squares(
         grid.rows = grid.columns = None  # of subjects and of pairs
         size, ways = _triangles(vectors, name, known)
         names = _names_of(grid, name, size, known, notes)
-        mean = np.nan_to_num(vectors).mean(0, keepdims=True)
-        found = [fits(_filled(mean, size, way)[0], names) if fits else np.nan for way in ways]
-        way, why = _told(dict(zip(ways, found, strict=True)), size, triangle, f"{name}: {vectors.shape[1]:,} values")
-        notes.append(f"{name}: {vectors.shape[1]:,} values are the {way} triangle of {size} regions, row by row{why}")
+        held = f"{name}: {vectors.shape[1]:,} values are"
+        if triangle not in ways and len(ways) > 1:
+            raise ValueError(
+                f"{held} a triangle of {size} regions, and nothing tells which: give --triangle lower if row by row of "
+                "the lower one (nilearn, numpy.tril_indices, MATLAB's A(triu(...)), R's upper.tri), upper if of the "
+                "upper one (numpy.triu_indices, squareform, MATLAB's A(tril(...)), R's lower.tri)"
+            )
+        way, why = (triangle, "") if triangle in ways else (ways[0], ", which its diagonal tells")
+        notes.append(f"{held} the {way} triangle of {size} regions, row by row{why}")
         return names, _filled(vectors, size, way)
     else:
         stack = values[None]
@@ -369,21 +359,6 @@ def _filled(vectors: np.ndarray, size: int, triangle: Triangle) -> np.ndarray:
     stack = np.full((len(vectors), size, size), np.nan)
     stack[:, i, j] = stack[:, j, i] = vectors
     return stack
-
-
-def _told(ways: dict[Triangle, float], size: int, given: Triangle | None, what: str) -> tuple[Triangle, str]:
-    """Which of these triangles it is: the only one, what is given, or by r of each with nearness; and why."""
-    if len(ways) == 1 or given is not None:
-        return (given, "") if given in ways else (next(iter(ways)), ", which its diagonal tells")
-    said = ", ".join(f"{way} {r:.2f}" for way, r in ways.items())
-    if (at := clearest([*ways.values()], size)) is None:
-        why = f"r with nearness ({said}) does not tell" if np.isfinite([*ways.values()]).all() else "nothing tells"
-        raise ValueError(
-            f"{what} are a triangle of {size} regions, and {why} which: give --triangle lower if row by row of the "
-            "lower one (nilearn, numpy.tril_indices, MATLAB's A(triu(...)), R's upper.tri), upper if of the upper one "
-            "(numpy.triu_indices, squareform, MATLAB's A(tril(...)), R's lower.tri), or give coordinates"
-        )
-    return [*ways][at], f", which r with nearness tells ({said})"
 
 
 def _names_of(grid: Grid, name: str, size: int, known: Collection[str], notes: list[str]) -> list[str] | None:

@@ -66,7 +66,6 @@ class Evaluation:
         by_fold: A row per seed, fold and method: `seed`, `fold`, `method`, `seconds` of the fit, and what
             `omniset.regions.scores.scores` gives for the pairs of the fold.
         nulls: Of the first seed: the closed form beside its nulls, by kind of null.
-        weights: Of our default, a row per seed, fold and relation to known regions: what its parts are weighed with.
         predictions: By method, of every seed: all pairs, NaN between folds; rows and columns are `regions`.
         folds: The fold of each region, of every seed.
         regions: All of them.
@@ -75,7 +74,6 @@ class Evaluation:
 
     by_fold: pd.DataFrame
     nulls: list[NullResult]
-    weights: pd.DataFrame
     predictions: dict[str, Float[np.ndarray, "seeds regions regions"]]
     folds: Int[np.ndarray, "seeds regions"]
     regions: Regions
@@ -219,7 +217,6 @@ class Evaluation:
             "folds": int(self.by_fold["fold"].nunique()),
             "twinned": self.twinned,
             "genes_add": self.genes_add(),
-            "weights": self.weights.to_dict("records"),
             "by_fold": self.by_fold.to_dict("records"),
             "nulls": [result.as_dict() for result in self.nulls],
         }
@@ -304,7 +301,6 @@ def evaluate(
     return Evaluation(
         pd.concat([unit.rows for units in done.values() for unit in units], ignore_index=True),
         tested,
-        pd.DataFrame([row for units in done.values() for unit in units for row in unit.facts["weights"]]),
         {model: np.stack([unit.arrays["predictions"] for unit in units]) for model, units in done.items()},
         fold_of,
         regions,
@@ -363,7 +359,7 @@ class _Run:
 
     def scored(self, say: Callable[[str], None]) -> Done:
         """Fitted and scored in every fold."""
-        rows, weights = [], []
+        rows = []
         predictions = np.full((len(self.regions), len(self.regions)), np.nan)
         for fold, test in enumerate(self.parts):
             say(f"{self.model}, seed {self.seed}, fold {fold + 1} of {len(self.parts)}")
@@ -379,7 +375,5 @@ class _Run:
             about = {"seed": self.seed, "fold": fold, "method": self.model}
             seconds = time.perf_counter() - start
             rows.append({**about, "seconds": seconds, **dict.fromkeys(PARTS, math.nan), **measured})
-            weights += [{**about, "relation": kind, **of} for kind, of in predictor.weights_.items()]
             predictions[np.ix_(test, test)] = matrix_of(within, pairs, predicted)
-        facts = {"weights": weights, "provenance": provenance(self.seed)}
-        return Done(facts, pd.DataFrame(rows), {"predictions": predictions})
+        return Done({"provenance": provenance(self.seed)}, pd.DataFrame(rows), {"predictions": predictions})

@@ -24,7 +24,6 @@ from omniset.regions.files import (
     is_text,
     name_columns,
     name_of,
-    needed,
     path_of,
     read_parquet,
     sheet_of,
@@ -34,6 +33,7 @@ from omniset.regions.files import (
 from omniset.tables.files import listed, short
 from omniset.tables.genes import canonical
 from omniset.tables.hdf5 import check_hdf5
+from omniset.tables.matrices import needed
 from omniset.tables.sheets import Sheet, number_of, numbers_of
 
 GENE_TITLES = ("gene_symbol", "symbol", "gene_name", "gene", "gene_id", "entrez_id", "ensembl_id")

@@ -8,7 +8,6 @@ Known imperfections: a line break within quotes is not read; v7.3 files of MATLA
 
 from __future__ import annotations
 
-import importlib
 import re
 import warnings
 from collections.abc import Iterator, Sequence
@@ -22,8 +21,8 @@ import pyarrow.parquet as pq
 from jaxtyping import Float
 
 from omniset.core.bounded import require_file, require_room
-from omniset.lazy import needs
-from omniset.tables.files import OPENERS, short, tidy
+from omniset.tables.files import OPENERS, short
+from omniset.tables.matrices import with_our_words
 from omniset.tables.sheets import Sheet, look, number_of, numbers_of
 
 TITLES = ("region", "label", "name", "roi", "id", "acronym")  # of a column of names of regions, the best first
@@ -168,27 +167,11 @@ def check_names(names: list[str], name: str) -> None:
         seen.add(one)
 
 
-def needed(module: str, name: str) -> Any:
-    """The module; raise ImportError that says what to install for the file if it is not there."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise ImportError(needs(name, module)) from error
-
-
 @contextmanager
 def clear_errors(name: str, message: str) -> Iterator[None]:
-    """Errors of the libraries that read, whatever they are, in our words. Ours begin with the name and stay.
-
-    Their warnings are left out: what matters of them (names that are there twice, a damaged header) is an error here.
+    """As `with_our_words`, without the warnings of the libraries that read: what matters of them (names that are there
+    twice, a damaged header) is an error here.
     """
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    except ImportError:
-        raise
-    except Exception as error:  # damaged files make these libraries raise errors of any kind
-        if str(error).startswith(name) or (isinstance(error, OSError) and error.filename is not None):
-            raise
-        raise ValueError(f"{name}: {message} ({tidy(str(error))})") from error
+    with with_our_words(name, message), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

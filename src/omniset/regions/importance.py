@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
 from scipy.stats import false_discovery_control
 
-from omniset.core.bounded import read_small
 from omniset.regions.blend import attention_of
 from omniset.regions.data import Regions
 from omniset.regions.methods import Method
@@ -20,16 +15,8 @@ from omniset.regions.seed import SeedMethod
 from omniset.regions.set_attention import FOLDS, SetAttention
 from omniset.regions.splits import FEWEST, held_back
 
-FEWEST_GENES = 3  # of a set
 
-
-def gene_importance(
-    regions: Regions,
-    attention: SetAttention,
-    nulls: int,
-    seed: int,
-    sets: Mapping[str, Sequence[str]],
-) -> tuple[pd.DataFrame, pd.DataFrame]:
+def gene_importance(regions: Regions, attention: SetAttention, nulls: int, seed: int) -> pd.DataFrame:
     """Importance out of fold, and how often that of a surrogate map is as large.
 
     The regions are divided into four folds; those of a fold are predicted by a network that has not seen them, and
@@ -41,22 +28,16 @@ def gene_importance(
     by a map that means nothing. p = (1 + surrogates as important) / (1 + surrogates), q is p after Benjamini and
     Hochberg, "Controlling the false discovery rate", 1995. Genes that vary together share what they say.
 
-    The importance of a set is the mean of its genes', and its p value that of the same mean of surrogates, which keep
-    how genes vary together: see Fulcher, Arnatkeviciute and Fornito, "Overcoming false-positive gene-category
-    enrichment in the analysis of spatially resolved transcriptomic brain atlas data", 2021.
-
     Args:
         regions: Those learned from.
         attention: Whose settings are taken.
         nulls: Surrogates: spins, see `omniset.regions.null_models.spins`; without places rows are permuted.
-        sets: Genes by name of the set; those that are not measured are left out, and sets of fewer than 3 then.
 
     Returns:
-        By descending importance: `gene`, `importance`, `null` (mean of the surrogates), `p`, `q`; and `set`, `genes`,
-        `importance`, `null`, `p`, `q`.
+        By descending importance: `gene`, `importance`, `null` (mean of the surrogates), `p`, `q`.
 
     Raises:
-        ValueError: nulls below 1, too few regions, or no set with 3 genes that are measured.
+        ValueError: nulls below 1, or too few regions.
     """
     if nulls < 1:
         raise ValueError(f"nulls must be >= 1, got {nulls}")
@@ -81,58 +62,12 @@ def gene_importance(
         orders = np.stack([rng.permutation(len(z)) for _ in range(nulls)])
     else:
         orders = spins(regions, nulls, seed)
-    return _tables(regions.genes, observed, np.stack([(z[rows] * slopes).sum(0) for rows in orders]), sets)
-
-
-def _tables(
-    genes: Sequence[str],
-    observed: Float[np.ndarray, " genes"],
-    nulls: Float[np.ndarray, "nulls genes"],
-    sets: Mapping[str, Sequence[str]],
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    place = {gene: at for at, gene in enumerate(genes)}
-    chosen = {name: [place[gene] for gene in dict.fromkeys(members) if gene in place] for name, members in sets.items()}
-    chosen = {name: members for name, members in chosen.items() if len(members) >= FEWEST_GENES}
-    if sets and not chosen:
-        raise ValueError(f"none of the {len(sets):,} gene sets has {FEWEST_GENES} genes that were measured")
-    of_genes = pd.DataFrame({"gene": genes, **_beside(observed, nulls)})
-    columns = list(chosen.values())
-    means = np.array([observed[members].mean() for members in columns])
-    null_means = np.stack([nulls[:, members].mean(1) for members in columns], 1) if columns else np.zeros((1, 0))
-    about = {"set": list(chosen), "genes": [len(members) for members in columns]}
-    of_sets = pd.DataFrame({**about, **_beside(means, null_means)})
-    return tuple(t.sort_values("importance", ascending=False, ignore_index=True) for t in (of_genes, of_sets))  # type: ignore[return-value]
-
-
-def _beside(
-    observed: Float[np.ndarray, " n"], nulls: Float[np.ndarray, "nulls n"]
-) -> dict[str, Float[np.ndarray, " n"]]:
+    surrogates = np.stack([(z[rows] * slopes).sum(0) for rows in orders])
     # What differs by rounding alone is as large: a flat map and its surrogates are 0.
-    p = (1 + (nulls >= observed - 1e-12).sum(0)) / (1 + len(nulls))
-    q = false_discovery_control(p) if len(p) else p
-    return {"importance": observed, "null": nulls.mean(0), "p": p, "q": q}
-
-
-def read_gmt(path: str | Path) -> dict[str, list[str]]:
-    """Sets of genes: a line for each, its name, a description, and the genes, separated by tabs.
-
-    Raises:
-        ValueError: A line without genes, a set that is there twice, or a file that is not text.
-    """
-    sets: dict[str, list[str]] = {}
-    for number, line in enumerate(read_small(path).removeprefix("\ufeff").splitlines(), 1):
-        if not line.strip():
-            continue
-        name, *rest = line.split("\t")
-        genes = [gene.strip() for gene in rest[1:] if gene.strip()]
-        if not name or not genes:
-            raise ValueError(f"{path}, line {number}: must have a name, a description and genes, separated by tabs")
-        if name in sets:
-            raise ValueError(f"{path}, line {number}: the set {name!r} is there more than once")
-        sets[name] = genes
-    if not sets:
-        raise ValueError(f"{path} has no sets of genes")
-    return sets
+    p = (1 + (surrogates >= observed - 1e-12).sum(0)) / (1 + nulls)
+    about = {"importance": observed, "null": surrogates.mean(0), "p": p, "q": false_discovery_control(p)}
+    table = pd.DataFrame({"gene": regions.genes, **about})
+    return table.sort_values("importance", ascending=False, ignore_index=True)
 
 
 # ---------------------------------------------------------------------- a pair of regions

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import KW_ONLY
 from typing import Literal
 
@@ -61,11 +60,6 @@ class Reading:
     triangle: Literal["upper", "lower"] | None = option(
         None,
         "Triangle that a vector of connectivity holds row by row: lower by nilearn and MATLAB's A(triu(...)), upper by "
-        "squareform. None: its diagonal or coordinates tell.",
-        group="data",
-    )
-    only: Sequence[str] | None = option(
-        None,
-        "Regions of one part of the brain: left or right, cortex or subcortex, or one of either. None: all regions.",
+        "squareform. None: its diagonal tells.",
         group="data",
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,7 +18,7 @@ from omniset.estimators.mixture import Arrays
 from omniset.fitted import Estimator
 from omniset.regions.blend import Blend, attention_of
 from omniset.regions.data import LABELS, Pairs, PairValues, Regions, known_pairs, matrix_of
-from omniset.regions.importance import attended, gene_importance, read_gmt
+from omniset.regions.importance import attended, gene_importance
 from omniset.regions.kernel_ridge import GenesOverDistance, KernelRidge, MirroredPlaces
 from omniset.regions.methods import Boosting, Geometry, Method, joined, parted
 from omniset.regions.options import PredictorOptions
@@ -91,7 +91,7 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
                 out. None: vectors are learned.
             folder: Keep checkpoints of "seed" here; the others learn in seconds, and have none.
             resume: Go on with an interrupted run in this folder.
-            **options: Of `read_regions`: fisher_z, zero_negative, directed, only.
+            **options: Of `read_regions`: fisher_z, zero_negative, directed.
 
         Raises:
             ValueError: An argument out of its bounds, or bad values in the input.
@@ -213,12 +213,7 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
         return attended(self.method_, regions.take(positions([(first, second)], regions.names)[0]), self.regions_, top)
 
     @devices.one_blas_thread()
-    def importance(
-        self,
-        *,
-        nulls: int = 1000,
-        gene_sets: Mapping[str, Sequence[str]] | str | Path | None = None,
-    ) -> tuple[pd.DataFrame, pd.DataFrame]:
+    def importance(self, nulls: int = 1000) -> pd.DataFrame:
         """Which genes predictions of unseen regions rest on, for all genes, beside maps of other places.
 
         See `omniset.regions.importance.gene_importance`, which says what the columns are.
@@ -226,22 +221,16 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
         Args:
             nulls: Spun maps of each gene, see `omniset.regions.null_models.spins`. Without coordinates rows are
                 permuted.
-            gene_sets: Of names, or a GMT file. None: none.
-
-        Returns:
-            A row per gene, and a row per set.
 
         Raises:
-            ValueError: A method that does not attend to known regions with genes, or arguments out of bounds.
+            ValueError: A method that does not attend to known regions with genes, or no nulls.
         """
-        method = self._fitted()
-        attention = attention_of(method)
+        attention = attention_of(self._fitted())
         if attention is None or not attention.needs_genes:
             raise ValueError(
                 "importance is of methods that attend to known regions with genes: the default, 'attention'"
             )
-        sets = read_gmt(gene_sets) if isinstance(gene_sets, str | Path) else dict(gene_sets or {})
-        return gene_importance(self.regions_, attention, nulls, self.seed, sets)
+        return gene_importance(self.regions_, attention, nulls, self.seed)
 
     # ------------------------------------------------------------------ on disk
 

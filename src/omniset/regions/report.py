@@ -44,7 +44,7 @@ CAVEAT = (
     "says how often a map of other places is as important. Genes that vary together stand in for one another. What is "
     "read from says where the network looked, not what would change. Both are of the network, whatever its weight."
 )
-Importance = tuple[pd.DataFrame, pd.DataFrame] | None  # of genes and sets, as `ConnectivityPredictor.importance` gives
+Importance = pd.DataFrame | None  # as `ConnectivityPredictor.importance` gives
 
 
 def name_of(method: Any) -> str:
@@ -74,7 +74,7 @@ def of_fit(run: frame.Run, predictor: ConnectivityPredictor, importance: Importa
     about |= {"weights": predictor.weights_, "scores": scores}
     about |= {"seconds": predictor.seconds_, "history": predictor.history_}
     about["pearson_of_training_pairs"] = pearson(truth, predicted)
-    about["importance"] = [] if importance is None else importance[0].to_dict("records")
+    about["importance"] = [] if importance is None else importance.to_dict("records")
     missing = float(np.isnan(regions.expression).mean())
     remarks = ("learned from", f"{missing:.1%} of values not measured" if missing else "all measured", "known")
     headline = [(name, size, remark) for (name, size), remark in zip(sizes.items(), remarks, strict=True)]
@@ -116,8 +116,8 @@ def of_explanation(
         if len(looked):
             rows = looked.sort_values("weight", ascending=False)
             blocks.append(_table(rows, f"{text} Largest weight first.", [f"of {first}", f"of {second}", "weight"]))
-    tables = dict(zip(("importance", "sets"), importance or (looked[:0], looked[:0]), strict=True))
-    numbers = {name: table.to_dict("records") for name, table in {"pairs": looked, **tables}.items()}
+    tables = {"pairs": looked, "importance": looked[:0] if importance is None else importance}
+    numbers = {name: table.to_dict("records") for name, table in tables.items()}
     lead = f"Where the network looked for the connectivity of {first} and {second}, and what its predictions rest on."
     sections = [Section(title, text, blocks), _importance(importance, "")]
     summary = [Note("warning", CAVEAT)]
@@ -159,16 +159,13 @@ def _table(rows: pd.DataFrame, caption: str, columns: Sequence[str] = ()) -> Tab
     return Table(caption, list(columns or rows.columns), [[*row] for row in rows.itertuples(index=False)], half=True)
 
 
-def _importance(tables: Importance, text: str) -> Section:
+def _importance(genes: Importance, text: str) -> Section:
     title = "Importance of genes"
-    if tables is None or tables[0].empty:
+    if genes is None or genes.empty:
         return Section(title, "The importance of genes was not measured in this run.")
-    genes, sets = tables
     sure = f"{int((genes['q'] < 0.05).sum()):,} of {len(genes):,} have q < .05"
     blocks: list[Block] = [_bars(genes.head(DRAWN), "fall of Pearson's r", "The most important genes.")]
     blocks.append(_table(genes.head(SHOWN), f"Most important first; {sure}. null: mean of surrogate maps."))
-    if len(sets):
-        blocks.append(_table(sets, "Sets of genes: the mean importance of their genes, beside that of surrogate maps."))
     return Section(title, text, blocks)
 
 

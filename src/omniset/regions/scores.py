@@ -47,11 +47,8 @@ def scores(
 
         NaN is what is not defined: any score of fewer than 3 pairs, a correlation where either side is constant, r2
         where the truth is.
-
-    Raises:
-        ValueError: Numbers that are not finite, or not as many as the truth has.
     """
-    x, y = _numbers("truth", truth, len(truth)), _numbers("predicted", predicted, len(truth))
+    x, y = (np.asarray(values, dtype=np.float64) for values in (truth, predicted))
     measured = {**dict.fromkeys(SCORES, np.nan), "pairs": float(len(x))}
     if len(x) >= FEWEST:
         squares = np.square(x - y)
@@ -63,9 +60,8 @@ def scores(
         a, b = _centred(y), _centred(x)
         measured["slope"] = float(a @ b / (a @ a)) if a.any() else np.nan
     if distance is not None:
-        d = _numbers("distance", distance, len(x))
-        edges = np.quantile(d, [1 / 3, 2 / 3], method="inverted_cdf") if len(d) else np.zeros(2)
-        part = np.searchsorted(edges, d)
+        edges = np.quantile(distance, [1 / 3, 2 / 3], method="inverted_cdf") if len(x) else np.zeros(2)
+        part = np.searchsorted(edges, distance)
         measured |= {f"pearson_{name}": pearson(x[part == i], y[part == i]) for i, name in enumerate(DISTANCES)}
     if hemisphere_pairs is not None:
         for name, label in HEMISPHERES.items():
@@ -175,18 +171,6 @@ def check_hemispheres(hemisphere: Sequence[str], regions: int) -> Shaped[np.ndar
     if len(unknown):
         raise ValueError(f"hemisphere must be 'L', 'R' or '', got {str(labels[unknown[0]])!r} at {unknown[0]}")
     return labels
-
-
-def _numbers(name: str, values: Shaped[np.ndarray, " _"], number: int) -> PairValues:
-    numbers = np.asarray(values, dtype=np.float64)
-    if len(numbers) != number:
-        raise ValueError(f"{name} must have a number for each of the {number} pairs, got {len(numbers)}")
-    wrong = np.flatnonzero(~np.isfinite(numbers))
-    if len(wrong):
-        raise ValueError(
-            f"{name} must be finite, {len(wrong)} of {number} are not, such as {numbers[wrong[0]]} at {wrong[0]}"
-        )
-    return numbers
 
 
 def _centred(x: PairValues) -> PairValues:

@@ -9,22 +9,33 @@ from typing import TypeAlias
 import numpy as np
 import pyarrow as pa
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
+from torch import Tensor
 
 from omniset.core.checks import check_multiplicity
 from omniset.core.encoding import Encoding
 from omniset.core.features import doubt
-from omniset.core.forms import MatrixRows
 from omniset.core.stored import StoredSet
 from omniset.tables.counts import FEATURE, read_samples
 from omniset.tables.dna import FASTA, all_kmers, kmer_shares, known_as, read_fasta
 from omniset.tables.files import Origin, TableFile, listed, unpacked
 from omniset.tables.folders import require_elements
 from omniset.tables.sheets import key as spelled
-from omniset.tables.stored import StoredSets
+from omniset.tables.stored import FileRows, StoredSets
 
 K = 3  # length of k-mers
 Vectors: TypeAlias = tuple[list[str], list[str], Float[np.ndarray, "features dim"], list[str]]
+
+
+class _Chosen(FileRows):
+    """Rows of a matrix in an order of their own."""
+
+    def __init__(self, matrix: Float[np.ndarray, "features dim"], order: Int[np.ndarray, " rows"]) -> None:
+        super().__init__(len(order), matrix.shape[1])
+        self._matrix, self._order = matrix, order
+
+    def _read(self, start: int, stop: int) -> Float[Tensor, "rows dim"]:
+        return torch.from_numpy(self._matrix[self._order[start:stop]].astype(np.float32))
 
 
 def open_abundances(
@@ -60,7 +71,7 @@ def open_abundances(
     for number, name in enumerate(table.names):
         inside = slice(int(counts.indptr[number]), int(counts.indptr[number + 1]))
         which = counts.indices[inside].astype(np.int64)
-        rows = MatrixRows(matrix, of_feature[which], torch.float32)
+        rows = _Chosen(matrix, of_feature[which])
         elements = pa.chunked_array([pa.array([table.features[i] for i in which.tolist()], pa.string())])
         check_multiplicity(torch.from_numpy(counts.data[inside]), f"{path}: sample {name!r}: count", torch.float32)
         multiplicity = torch.from_numpy(counts.data[inside].astype(np.float32))

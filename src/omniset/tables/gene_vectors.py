@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,10 +23,7 @@ from omniset.tables.files import TextFile, listed, short
 from omniset.tables.genes import Match, match, only_count
 from omniset.tables.sheets import numbers_of
 
-MATRICES = ("vectors", "embeddings", "embedding", "weight", "weights", "matrix", "X")
-NAMES = ("names", "genes", "gene_names", "gene_symbols", "symbols")
 Lines = Iterator[tuple[int, list[str]]]
-NUMERIC = "biuf"  # kinds of NumPy
 REMEDY = "torch.save({gene: torch.as_tensor(v) for gene, v in table.items()}, path)"
 
 
@@ -77,7 +73,7 @@ def read_gene_vectors(path: str | Path) -> GeneVectors:
 
     | file | holds |
     |---|---|
-    | `.pt`, `.pth` | a dict of gene to tensor; or a dict with a matrix, a row per gene, and a list of names |
+    | `.pt`, `.pth` | a dict of gene to tensor |
     | any other | text: a gene per line, its name and its numbers, between them tabs or spaces; the first line may be \
 "genes dim", as in word2vec's format; also compressed (.gz, .bz2, .xz) |
 
@@ -86,16 +82,14 @@ def read_gene_vectors(path: str | Path) -> GeneVectors:
     Raises:
         OSError: The file is not there or may not be read.
         ValueError: Naming the file and, where there is one, the line or the gene: vectors of different widths, an entry
-            that is not a finite number, no vectors, names and rows that differ in number, a pickle with more than
-            tensors, lists and text in it, a file that is cut off or of another kind.
+            that is not a finite number, no vectors, a pickle with more than tensors in it, a file that is cut off or of
+            another kind.
     """
     path = Path(path)
     require_file(path)
     path.stat()  # not there: FileNotFoundError, whatever would read it
     given, vectors = (_read_torch if path.suffix.lower() in (".pt", ".pth") else _read_text)(path)
     names = [name.strip() for name in given]
-    if len(names) != len(vectors):
-        raise ValueError(f"{path} has {len(vectors):,} vectors and {len(names):,} names: they must be as many")
     _check(path, names, vectors)
     merged, differing = _merge(names, vectors)
     if differing:
@@ -185,44 +179,25 @@ def _read_torch(path: Path) -> tuple[list[str], Float[np.ndarray, "rows dim"]]:
         raise ValueError(f"{path} does not name its genes: write a dict of them, {REMEDY}")
     if not isinstance(table, dict):
         raise ValueError(f"{path} holds a {type(table).__name__}, it must hold a dict of gene to tensor")
-    tensors = {str(key): plain(path, v, repr(str(key))) for key, v in table.items() if isinstance(v, Tensor)}
-    arrays = {key: (v.float() if v.is_floating_point() else v).numpy() for key, v in tensors.items()}  # no bfloat16
-    lists = {str(key): [*value] for key, value in table.items() if isinstance(value, list | tuple)}
-    texts = {key: value for key, value in lists.items() if value and all(isinstance(v, str) for v in value)}
-    if not arrays:
-        raise ValueError(f"{path} has no vectors")
-    matrices = [key for key, array in arrays.items() if array.ndim == 2 and (key in MATRICES or len(arrays) == 1)]
-    if not (matrices or texts):
-        return list(arrays), _stacked(path, table, arrays)
-    names = next((texts[key] for key in NAMES if key in texts), None)
-    if names is None:
-        if len(texts) != 1:
-            has = f"it has the lists of text {listed(list(texts))}" if texts else "it has no list of text"
-            raise ValueError(f"{path} does not name its genes: call the list of their names 'names', {has}")
-        (names,) = texts.values()
-    chosen = [key for key in MATRICES if key in arrays and arrays[key].ndim == 2][:1]
-    chosen = chosen or [key for key in arrays if arrays[key].ndim == 2]
-    if len(chosen) != 1:
-        has = listed(list(arrays))
-        raise ValueError(f"{path} has {len(chosen)} matrices (of {has}): call that of the vectors 'vectors'")
-    if (matrix := arrays[chosen[0]]).dtype.kind not in NUMERIC:
-        raise ValueError(f"{path} has an array of {matrix.dtype}, it must be of numbers")
-    return names, _as_float32(matrix)
-
-
-def _stacked(path: Path, table: Mapping[Any, Any], arrays: Mapping[str, np.ndarray]) -> Float[np.ndarray, "rows dim"]:
+    names: list[str] = []
+    rows: list[Float[np.ndarray, " dim"]] = []
     for key, value in table.items():
-        if str(key) not in arrays:
+        gene = str(key)
+        if not isinstance(value, Tensor):
             kind = type(value).__name__
-            raise ValueError(f"{path}: gene {str(key)!r} has a value of type {kind}, it must be a tensor")
-    first, width = next((gene, vector.size) for gene, vector in arrays.items())
-    for gene, vector in arrays.items():
-        if vector.ndim != 1 or vector.dtype.kind not in NUMERIC:
+            raise ValueError(f"{path}: gene {gene!r} has a value of type {kind}, it must be a tensor")
+        held = plain(path, value, repr(gene))
+        vector = (held.float() if held.is_floating_point() else held).numpy()  # NumPy has no bfloat16
+        if vector.ndim != 1 or vector.dtype.kind not in "biuf":
             what = f"{vector.dtype} of shape {tuple(vector.shape)}"
             raise ValueError(f"{path}: gene {gene!r} has {what}, it must be numbers of shape (dim,)")
-        if len(vector) != width:
-            raise ValueError(f"{path}: gene {gene!r} has {len(vector):,} numbers, {first!r} has {width:,}")
-    return np.stack([_as_float32(vector) for vector in arrays.values()])
+        if rows and len(vector) != len(rows[0]):
+            raise ValueError(f"{path}: gene {gene!r} has {len(vector):,} numbers, {names[0]!r} has {len(rows[0]):,}")
+        names.append(gene)
+        rows.append(_as_float32(vector))
+    if not rows:
+        raise ValueError(f"{path} has no vectors")
+    return names, np.stack(rows)
 
 
 def _as_float32(array: np.ndarray) -> np.ndarray:

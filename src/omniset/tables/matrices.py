@@ -1,8 +1,7 @@
 """One matrix of cells in one place (AnnData, .h5ad, zarr, 10x Genomics' .h5 and folders), read by blocks of rows.
 
-Known imperfections: a column-compressed matrix (CSC) is turned once, in a temporary file of 12 bytes per stored value.
-Folders of 10x, and files as anndata wrote them before 0.7, are read whole into memory. Dense matrices chunked by
-columns are read slowly.
+Known imperfections: column-compressed matrices (CSC), folders of 10x, and files as anndata wrote them before 0.7, are
+read whole into memory. Dense matrices chunked by columns are read slowly.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ import pandas as pd
 import scipy.sparse as sp
 
 from omniset.core.bounded import most_of, require_file
-from omniset.core.disk import Scratch
 from omniset.lazy import needs
 from omniset.tables.files import TextFile, listed, tidy
 from omniset.tables.hdf5 import check_hdf5
@@ -56,9 +55,6 @@ MTX = re.compile(
 # Beside it: of 10x, kb-python, alevin-fry and Parse Biosciences.
 ROWS = ("features.tsv", "genes.tsv", "cells_x_genes.genes.txt", "quants_mat_cols.txt", "all_genes.csv")
 COLUMNS = ("barcodes.tsv", "cells_x_genes.barcodes.txt", "quants_mat_rows.txt", "cell_metadata.csv")
-RECORD = np.dtype([("row", "<i4"), ("column", "<i4"), ("value", "<f4")])
-CHUNK = 1 << 21  # stored values held at a time while a matrix is turned: about 330 MB with all copies
-LARGE = 100e6  # bytes of the temporary file from which on we speak of it
 
 
 class Matrix(ABC):
@@ -218,8 +214,11 @@ def open_source(source: Any, layer: str | None = None) -> Source:
     raise ValueError(f"source must be an AnnData or the path of a file, got {type(source).__name__}")
 
 
-def needed(module: str) -> Any:
-    """Import what only this system uses.
+def needed(module: str, what: str = "reading cells") -> Any:
+    """Import what few need.
+
+    Args:
+        what: Needs it, for the error.
 
     Raises:
         ImportError: Saying how to install it.
@@ -227,7 +226,7 @@ def needed(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise ImportError(needs("reading cells", module)) from error
+        raise ImportError(needs(what, module)) from error
 
 
 # What matrices are kept in
@@ -272,80 +271,23 @@ class Sliced(Matrix):
 
 
 class Turned(Matrix):
-    """Columns compressed (CSC) on disk: turned into rows at the first read, in a temporary file.
-
-    Two passes over the file, whatever its size. The first one counts the values of each row, and rows are cut into
-    stretches of about `CHUNK` values. The second one writes each value, with its row and column, to the part of the
-    temporary file that is its stretch's; then each stretch is sorted by rows where it lies. A stable sort keeps the
-    columns in order.
-    """
+    """Columns compressed (CSC) on disk: read whole, and turned into rows, at the first read."""
 
     sparse = True
 
-    def __init__(self, name: str, data: Any, indices: Any, indptr: Any, shape: tuple[int, int]) -> None:
+    def __init__(self, data: Any, indices: Any, indptr: Any, shape: tuple[int, int]) -> None:
         self.shape, self.dtype, self.stored = shape, np.dtype(data.dtype), int(data.shape[0])
-        self._name, self._data, self._indices = name, data, indices
+        self._data, self._indices = data, indices
         self._columns = pointers(indptr, shape[1], self.stored, int(indices.shape[0]))
-        self._scratch: Scratch | None = None
 
     def rows(self, start: int, stop: int) -> sp.csr_array:
-        if self._scratch is None:
-            self._scratch = self._turn()
-        records = self._read(self._scratch, int(self._indptr[start]), int(self._indptr[stop]))
-        indptr = self._indptr[start : stop + 1] - self._indptr[start]
-        parts = (records["value"].copy(), records["column"].copy(), indptr)
-        return sp.csr_array(parts, (stop - start, self.shape[1]))
+        return self._turned.rows(start, stop)
 
-    def _turn(self) -> Scratch:
-        size = self.stored * RECORD.itemsize
-        scratch = Scratch("the copy of the cells on disk", advice="Choose a folder with more room (TMPDIR)")
-        if size > LARGE:
-            warnings.warn(
-                f"{self._name} is compressed by genes (CSC): it is turned in a temporary file of {size / 1e9:.1f} GB "
-                f"in {scratch.folder}; saving it as CSR avoids this",
-                stacklevel=2,
-            )
-        lengths = np.zeros(self.shape[0], dtype=np.int64)
-        for first in range(0, self.stored, CHUNK):
-            indices = places(self._indices[first : first + CHUNK], self.shape[0])
-            lengths += np.bincount(indices, minlength=self.shape[0])
-        self._indptr = np.concatenate([[0], np.cumsum(lengths)])
-        bounds = self._stretches()
-        written = self._indptr[bounds]
-        for first in range(0, self.stored, CHUNK):
-            records = self._records(first, min(first + CHUNK, self.stored))
-            stretch = np.searchsorted(bounds, records["row"], side="right") - 1
-            records = records[np.argsort(stretch, kind="stable")]
-            ends = np.cumsum(np.bincount(stretch, minlength=len(bounds)))
-            for number in np.unique(stretch):
-                part = records[ends[number - 1] if number else 0 : ends[number]]
-                self._write(scratch, int(written[number]), part)
-                written[number] += len(part)
-        for first, last in zip(self._indptr[bounds[:-1]].tolist(), self._indptr[bounds[1:]].tolist(), strict=True):
-            records = self._read(scratch, first, last)
-            self._write(scratch, first, records[np.argsort(records["row"], kind="stable")])
-        return scratch
-
-    def _stretches(self) -> np.ndarray:
-        bounds = [0]
-        while bounds[-1] < self.shape[0]:
-            full = np.searchsorted(self._indptr, self._indptr[bounds[-1]] + CHUNK, side="right") - 1
-            bounds.append(max(int(full), bounds[-1] + 1))
-        return np.array(bounds)
-
-    def _records(self, first: int, last: int) -> np.ndarray:
-        records = np.empty(last - first, dtype=RECORD)
-        records["row"] = self._indices[first:last]
-        records["value"] = single(self._data[first:last])
-        inside = np.diff(np.clip(self._columns, first, last))
-        records["column"] = np.repeat(np.arange(self.shape[1], dtype=np.int32), inside)
-        return records
-
-    def _write(self, scratch: Scratch, first: int, records: np.ndarray) -> None:
-        scratch.write(first * RECORD.itemsize, np.ascontiguousarray(records).view(np.uint8).data)
-
-    def _read(self, scratch: Scratch, first: int, last: int) -> np.ndarray:
-        return scratch.read(first * RECORD.itemsize, (last - first) * RECORD.itemsize).numpy().view(RECORD)
+    @cached_property
+    def _turned(self) -> Compressed:
+        indices = places(self._indices[:], self.shape[0])
+        held = sp.csc_array((single(self._data[:]), indices, self._columns), self.shape).tocsr()
+        return Compressed(held.data, held.indices, held.indptr, self.shape)
 
 
 def single(values: Any) -> np.ndarray:
@@ -408,7 +350,7 @@ def _open_anndata(adata: Any, name: str, layer: str | None) -> Source:
     var = adata.raw.var if kind == "raw" else adata.var
     x = adata.raw.X if kind == "raw" else adata.X if kind == "X" else adata.layers[layer]
     with with_our_words(name, f"{spelled(layer)} cannot be read"):
-        matrix = _matrix(name, x)
+        matrix = _matrix(x)
     return Source(Opened(name, adata), adata.obs.copy(), var.copy(), matrix, layer=layer, choices=choices)
 
 
@@ -485,7 +427,7 @@ def _open_store(opened: Opened, layer: str | None) -> Source:
     with with_our_words(name, "obs or var cannot be read: the file is damaged, or of a newer anndata than this one"):
         obs, var = read_elem(root["obs"]), read_elem(root["raw/var" if kind == "raw" else "var"])
     with with_our_words(name, f"{spelled(layer)} cannot be read: {DAMAGED}"):
-        matrix = _matrix(name, root[where])
+        matrix = _matrix(root[where])
     return Source(opened, obs, var, matrix, layer=layer, choices=choices)
 
 
@@ -499,7 +441,7 @@ def _open_obsm(opened: Opened, layer: str) -> Source:
     with with_our_words(name, f"{layer} cannot be read: {DAMAGED}"):
         frame = attribute(root[layer], "encoding-type") == "dataframe"  # as cell2location has it
         held = needed("anndata.io").read_elem(root[layer]) if frame else root[layer]
-        matrix = _matrix(name, held.to_numpy() if frame else held)
+        matrix = _matrix(held.to_numpy() if frame else held)
     names = held.columns if frame else [f"{key}_{number + 1}" for number in range(matrix.shape[1])]
     var = pd.DataFrame(index=pd.Index(names))
     return Source(opened, obs, var, matrix, layer=layer)
@@ -569,7 +511,7 @@ def _open_mtx(path: Path, samples: dict[str, Path], layer: str | None) -> Source
             )
     several = len(samples) > 1
     cells = [obs.set_index(f"{s}_" + obs.index).assign(sample=s) for s, obs in zip(samples, known, strict=True)]
-    matrix = _matrix(str(path), sp.csr_array(sp.vstack(matrices, format="csr")))
+    matrix = _matrix(sp.csr_array(sp.vstack(matrices, format="csr")))
     obs = pd.concat(cells) if several else known[0]
     return Source(Opened(str(path), path), obs, tables[0], matrix).of_genes(strict=True)
 
@@ -619,7 +561,7 @@ def _beside(path: Path, names: tuple[str, ...]) -> list[list[str]]:
     return [line for line in lines if line[0]]
 
 
-def _matrix(name: str, x: Any) -> Matrix:
+def _matrix(x: Any) -> Matrix:
     """What to read rows from: a matrix or array in memory, an array or group of HDF5 or zarr, AnnData's own on disk."""
     if hasattr(x, "group"):
         x = x.group
@@ -644,7 +586,7 @@ def _matrix(name: str, x: Any) -> Matrix:
     rows, columns = int(shape[0]), int(shape[1])
     if kind.startswith("csr"):
         return Compressed(*_compressed_parts(x), (rows, columns))
-    return Turned(name, *_compressed_parts(x), (rows, columns))
+    return Turned(*_compressed_parts(x), (rows, columns))
 
 
 def _compressed_parts(group: Any) -> tuple[Any, Any, Any]:

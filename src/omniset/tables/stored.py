@@ -13,7 +13,6 @@ from torch import Tensor
 
 from omniset.core.encoding import Encoding
 from omniset.core.stored import StoredSet
-from omniset.kernels import pages
 from omniset.tables.files import Origin
 
 
@@ -89,13 +88,8 @@ def finite(
     Raises:
         ValueError: One is NaN, infinite, or too large.
     """
-    # In memory that was read into before: most of the time of a large copy is spent on memory that is new.
-    single = pages.empty(values.shape, torch.empty(0), passing=True)
-    if values.dtype == np.float16:
-        single.copy_(torch.from_numpy(np.require(values, requirements=("C", "W"))))  # several times as fast as NumPy
-    else:
-        with np.errstate(over="ignore"):
-            single.numpy()[...] = values
+    with np.errstate(over="ignore"):
+        single = torch.from_numpy(values.astype(np.float32))
     if single.numel() and not bool(torch.stack(torch.aminmax(single)).isfinite().all()):
         row, column = np.argwhere(~np.isfinite(single.numpy()))[0]
         value = values[row, column]
