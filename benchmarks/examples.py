@@ -78,10 +78,13 @@ def genomes(place: Path) -> dict[str, Any]:
         "added, right": truth & ~before & after,
         "added, wrong": ~truth & ~before & after,
         "still missing": truth & ~after,
-        "removed, foreign": ~truth & before & ~after,
     }
     families = {name: cells.loc[drawn].sum(axis=1).tolist() for name, cells in states.items()}
-    return {"f1": {"as found": f1(truth, before), "completed": f1(truth, after)}, "genomes": drawn, "families": families}
+    return {
+        "f1": {"as found": f1(truth, before), "completed": f1(truth, after)},
+        "genomes": drawn,
+        "families": families,
+    }
 
 
 def f1(truth: pd.DataFrame, called: pd.DataFrame) -> float:
@@ -94,7 +97,7 @@ def cells(place: Path) -> dict[str, Any]:
     right = calls["label"] == calls["cell_type"]
     shares = {"platelets_unknown": float(unknown[new].mean()), "others_right": float(right[~new].mean())}
     embedded = anndata.read_h5ad(place / "embedded.h5ad")
-    x, y = umap.UMAP(random_state=0).fit_transform(embedded.obsm["X_omniset"]).T.round(2).tolist()
+    x, y = umap.UMAP(random_state=0).fit_transform(embedded.obsm["X_omniset"]).T.astype(float).round(2).tolist()
     calls = calls.set_index("cell").loc[embedded.obs_names]
     return shares | {"x": x, "y": y, "called": calls["label"].tolist(), "true": calls["cell_type"].tolist()}
 
@@ -104,7 +107,9 @@ def regions(place: Path) -> dict[str, Any]:
     not shown.
     """
     report = json.loads((place / "model/report.json").read_text(encoding="utf-8"))
-    tables = {name: pd.read_csv(place / f"{name}.csv", index_col=0) for name in ("expression", "connectivity", "regions")}
+    tables = {
+        name: pd.read_csv(place / f"{name}.csv", index_col=0) for name in ("expression", "connectivity", "regions")
+    }
     hidden = np.random.default_rng(0).permutation(tables["regions"].index)[:24]
     hidden = tables["regions"].loc[hidden].sort_values("network").index
     true = tables["connectivity"].loc[hidden, hidden]
@@ -135,7 +140,7 @@ def microbiomes(place: Path) -> dict[str, Any]:
     )
     taxon = reads["Taxon"].fillna(reads["Feature ID"].map(called.set_index("Feature ID")["Taxon"]))
     abundance = pd.read_csv(place / "classified/abundance.tsv", sep="\t", index_col=0)
-    abundance.index = abundance.index.str.rpartition("__")[2]
+    abundance.index = abundance.index.str.rsplit("__").str[-1]
     return {
         "reads_right": float(np.average(taxon == reads["Taxon_true"], weights=reads["count"])),
         "samples": list(abundance.columns),

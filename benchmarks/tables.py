@@ -26,6 +26,7 @@ PAGES = (
         ROOT / "docs" / f"{p}.md"
         for p in ("cells", "clusters", "microbiomes", "promises", "regions", "results", "speed", "studies")
     ),
+    *sorted(RESULTS.glob("*.md")),
 )
 
 
@@ -116,7 +117,7 @@ def author(found: dict[str, Any]) -> list[str]:
 
 COUNTED = (
     "All that is computed: products of the form that was taken, also those that the backward pass makes again, and "
-    "exponentials ([Speed](speed.md#measured))."
+    "exponentials ([Speed](../docs/speed.md#measured))."
 )
 
 
@@ -1125,6 +1126,8 @@ def render(text: str) -> str:
     """The text with every table made anew."""
 
     def table(match: re.Match[str]) -> str:
+        if match[1] not in TABLES:
+            return match[0]
         file, make = TABLES[match[1]]
         found = json.loads((RESULTS / file).read_text(encoding="utf-8"))
         lines = [part for line in make(found) for part in (wrapped(line) or [""])]
@@ -1147,8 +1150,13 @@ def draw() -> None:
                 save(figure, ROOT / "docs" / "images" / f"{file}.png")
 
 
-def main() -> None:
-    draw()
+def write() -> None:
+    """All pages, with the tables of what results/ holds now."""
     for page in PAGES:
         with replacing(page) as temporary:
             temporary.write_text(render(page.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def main() -> None:
+    draw()
+    write()

@@ -73,6 +73,23 @@ html_theme_options = {"use_download_button": False, "use_fullscreen_button": Fal
 def setup(app: Any) -> None:
     app.connect("autodoc-process-docstring", escape, priority=400)  # before napoleon
     app.connect("autodoc-skip-member", skip)
+    app.connect("builder-inited", copy_results)
+    app.connect("source-read", results_beside)
+
+
+def copy_results(app: Any) -> None:
+    """The pages of tables, which the benchmarks write beside their numbers, are pages of this site."""
+    folder = Path(app.srcdir, "results")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    for page in Path(app.srcdir).parent.glob("results/*.md"):
+        shutil.copyfile(page, folder / page.name)
+
+
+def results_beside(app: Any, page: str, source: list[str]) -> None:
+    """Links between docs/ and results/, which lie in one folder here."""
+    text = re.sub(r"\]\((?=(?:\.\./)+results/)\.\./", "](", source[0])
+    source[0] = text.replace("](../docs/", "](../") if page.startswith("results/") else text
 
 
 def skip(app: Any, what: str, name: str, obj: Any, skipped: bool, options: Any) -> bool | None:
