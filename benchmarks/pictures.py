@@ -33,8 +33,13 @@ def panels(rows: int = 1, columns: int = 1, height: float = 3.2) -> tuple[Figure
 
 
 def titled(ax: Any, title: str, label: str = "") -> None:
-    ax.set_title(title, fontsize=12, loc="left")
-    ax.set_xlabel(label, fontsize=11)
+    """Over all the width, where the axes are the only ones."""
+    if len(ax.figure.axes) == 1:
+        ax.figure.suptitle(title, fontsize=12, x=0.01, ha="left")
+        ax.figure.supxlabel(label, fontsize=11)
+    else:
+        ax.set_title(title, fontsize=12, loc="left")
+        ax.set_xlabel(label, fontsize=11)
 
 
 def ranked(ax: Any, rows: Rows) -> None:
@@ -222,7 +227,7 @@ def example() -> Figure:
     bar = figure.colorbar(shown, ax=left)
     bar.set_label("drove the prediction", fontsize=12)
     right.set_title("Infected or healthy?", fontsize=13, loc="left")
-    order = sorted(found["accuracy"], key=found["accuracy"].__getitem__)
+    order = sorted(found["accuracy"], key=lambda method: (found["accuracy"][method], method == OURS))
     held_out = 24
     for place, method in enumerate(order):
         share = found["accuracy"][method]
