@@ -89,12 +89,14 @@ def setup(app: Any) -> None:
 
 
 def copy_results(app: Any) -> None:
-    """The pages of tables, which the benchmarks write beside their numbers, are pages of this site."""
+    """The pages of tables, which the benchmarks write beside their numbers, are pages of this site, found by links."""
     folder = Path(app.srcdir, "results")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     for page in Path(app.srcdir).parent.glob("results/*.md"):
-        shutil.copyfile(page, folder / page.name)
+        (folder / page.name).write_text(
+            f"---\norphan: true\n---\n\n{page.read_text(encoding='utf-8')}", encoding="utf-8"
+        )
 
 
 def results_beside(app: Any, page: str, source: list[str]) -> None:
