@@ -33,3 +33,7 @@ TAKE_OPTIONS = ("cells", "encoders", "fuzz", "genomes", "growth", "held_back", "
 if sys.argv[1:2] == [] or sys.argv[1] not in NAMES or (len(sys.argv) > 2 and sys.argv[1] not in TAKE_OPTIONS):
     sys.exit(f"usage: python -m benchmarks {{{','.join(NAMES)}}}")
 importlib.import_module(f"benchmarks.{sys.argv[1]}").main()
+if sys.argv[1] != "tables":  # the pages say what was just measured
+    from benchmarks import tables
+
+    tables.write()

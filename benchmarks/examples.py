@@ -1,4 +1,6 @@
-"""`omniset example`, as a newcomer runs it: the time of each command, and whether the truth is found."""
+"""`omniset example`, as a newcomer runs it: the time of each command, whether the truth is found, and what benchmarks/
+pictures.py draws of it.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import anndata
 import numpy as np
 import pandas as pd
+import umap
 
 from benchmarks.results import record
 from omniset.cli.example import EXAMPLES
@@ -68,7 +72,19 @@ def genomes(place: Path) -> dict[str, Any]:
     truth, before = (pd.read_csv(place / f"{name}.tsv", sep="\t", index_col=0) > 0 for name in ("truth", "mags"))
     calls = pd.read_csv(place / "completed/calls.tsv", sep="\t").pivot(index="genome", columns="family", values="call")
     after = calls.reindex(index=truth.index, columns=truth.columns) == 1
-    return {"f1": {"as found": f1(truth, before), "completed": f1(truth, after)}}
+    drawn = list(truth.index[:12])
+    states = {
+        "found": truth & before & after,
+        "added, right": truth & ~before & after,
+        "added, wrong": ~truth & ~before & after,
+        "still missing": truth & ~after,
+    }
+    families = {name: cells.loc[drawn].sum(axis=1).tolist() for name, cells in states.items()}
+    return {
+        "f1": {"as found": f1(truth, before), "completed": f1(truth, after)},
+        "genomes": drawn,
+        "families": families,
+    }
 
 
 def f1(truth: pd.DataFrame, called: pd.DataFrame) -> float:
@@ -79,13 +95,38 @@ def cells(place: Path) -> dict[str, Any]:
     calls = pd.read_csv(place / "annotation/calls.tsv", sep="\t").merge(pd.read_csv(place / "truth.csv"), on="cell")
     new, unknown = calls["cell_type"] == "platelet", calls["label"] == "unknown"
     right = calls["label"] == calls["cell_type"]
-    return {"platelets_unknown": float(unknown[new].mean()), "others_right": float(right[~new].mean())}
+    shares = {"platelets_unknown": float(unknown[new].mean()), "others_right": float(right[~new].mean())}
+    embedded = anndata.read_h5ad(place / "embedded.h5ad")
+    x, y = umap.UMAP(random_state=0).fit_transform(embedded.obsm["X_omniset"]).T.astype(float).round(2).tolist()
+    calls = calls.set_index("cell").loc[embedded.obs_names]
+    return shares | {"x": x, "y": y, "called": calls["label"].tolist(), "true": calls["cell_type"].tolist()}
 
 
 def regions(place: Path) -> dict[str, Any]:
-    """Pearson's r of regions left out, of each part of the default."""
+    """Pearson's r of regions left out, of each part of the default; and all pairs of 24 regions that another model was
+    not shown.
+    """
     report = json.loads((place / "model/report.json").read_text(encoding="utf-8"))
-    return {"pearson": report["scores"], "weights": report["weights"]}
+    tables = {
+        name: pd.read_csv(place / f"{name}.csv", index_col=0) for name in ("expression", "connectivity", "regions")
+    }
+    hidden = np.random.default_rng(0).permutation(tables["regions"].index)[:24]
+    hidden = tables["regions"].loc[hidden].sort_values("network").index
+    true = tables["connectivity"].loc[hidden, hidden]
+    tables["connectivity"].drop(index=hidden, columns=hidden).to_csv(place / "known.csv")
+    for name in ("expression", "regions"):
+        tables[name].loc[hidden].to_csv(place / f"hidden_{name}.csv")
+    fit = "regions fit --expression expression.csv --connectivity known.csv --coordinates regions.csv --out half"
+    run(fit, place)
+    of = "--expression hidden_expression.csv --coordinates hidden_regions.csv"
+    run(f"regions predict --model half {of} --out hidden.csv", place)
+    foretold = pd.read_csv(place / "hidden.csv", index_col=0).loc[hidden, hidden]
+    upper = np.triu_indices(len(hidden), 1)
+    r = np.corrcoef(true.to_numpy()[upper], foretold.to_numpy()[upper])[0, 1]
+    pictured = {"hidden": list(hidden), "networks": list(tables["regions"].loc[hidden, "network"])}
+    for name, matrix in (("true", true), ("predicted", foretold)):
+        pictured[name] = [" ".join(f"{value:.2f}" for value in row) for row in matrix.to_numpy()]
+    return {"pearson": report["scores"], "weights": report["weights"], "pearson of hidden": float(r)} | pictured
 
 
 def microbiomes(place: Path) -> dict[str, Any]:
@@ -98,7 +139,13 @@ def microbiomes(place: Path) -> dict[str, Any]:
         truth, on="Feature ID", suffixes=("", "_true")
     )
     taxon = reads["Taxon"].fillna(reads["Feature ID"].map(called.set_index("Feature ID")["Taxon"]))
-    return {"reads_right": float(np.average(taxon == reads["Taxon_true"], weights=reads["count"]))}
+    abundance = pd.read_csv(place / "classified/abundance.tsv", sep="\t", index_col=0)
+    abundance.index = abundance.index.str.rsplit("__").str[-1]
+    return {
+        "reads_right": float(np.average(taxon == reads["Taxon_true"], weights=reads["count"])),
+        "samples": list(abundance.columns),
+        "reads": {str(genus): row.astype(int).tolist() for genus, row in abundance.iterrows()},
+    }
 
 
 TRUTH: dict[str, Callable[[Path], dict[str, Any]]] = {

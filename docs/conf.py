@@ -1,6 +1,7 @@
 """Sphinx configuration: sphinx-build -W --keep-going -b html docs docs/_build/html"""
 
 import atexit
+import inspect
 import os
 import re
 import shutil
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import omniset
+from omniset.estimators import SetEstimator
 
 sys.path.insert(0, str(Path(__file__).parent))  # for option_tables
 # Notebooks call `omniset` as at a shell: the one of this environment.
@@ -55,6 +57,14 @@ autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 python_maximum_signature_line_length = 88  # longer ones have a line per argument
 autosummary_ignore_module_all = False
+# What users call of a class that is fitted and saved; its other methods are for the rest of the package.
+SHOWN = """
+fit fit_transform predict predict_proba predict_table predict_survival predict_matrix predictions score by_method
+explain explanations explain_layers importance transform transform_table get_feature_names_out set_output save load
+complete completions embed decode annotate markers study foretell treated shift populations largest_changes
+classify calls
+"""
+autosummary_context = {"shown": SHOWN.split()}
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 napoleon_numpy_docstring = False
@@ -71,13 +81,40 @@ html_theme_options = {"use_download_button": False, "use_fullscreen_button": Fal
 
 
 def setup(app: Any) -> None:
+    app.connect("autodoc-process-docstring", arguments, priority=300)
     app.connect("autodoc-process-docstring", escape, priority=400)  # before napoleon
     app.connect("autodoc-skip-member", skip)
+    app.connect("builder-inited", copy_results)
+    app.connect("source-read", results_beside)
+
+
+def copy_results(app: Any) -> None:
+    """The pages of tables, which the benchmarks write beside their numbers, are pages of this site, found by links."""
+    folder = Path(app.srcdir, "results")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    for page in Path(app.srcdir).parent.glob("results/*.md"):
+        (folder / page.name).write_text(
+            f"---\norphan: true\n---\n\n{page.read_text(encoding='utf-8')}", encoding="utf-8"
+        )
+
+
+def results_beside(app: Any, page: str, source: list[str]) -> None:
+    """Links between docs/ and results/, which lie in one folder here."""
+    text = re.sub(r"\]\((?=(?:\.\./)+results/)\.\./", "](", source[0])
+    source[0] = text.replace("](../docs/", "](../") if page.startswith("results/") else text
 
 
 def skip(app: Any, what: str, name: str, obj: Any, skipped: bool, options: Any) -> bool | None:
-    """The methods that scikit-learn makes for metadata routing are its own."""
-    return True if re.fullmatch(r"set_\w+_request", name) else None
+    """Methods that scikit-learn makes for metadata routing are its own; some parts of evaluations, the package's."""
+    return True if re.fullmatch(r"set_\w+_request|own_numbers|of_kind|imprecise|check_arguments", name) else None
+
+
+def arguments(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Classes whose arguments and attributes are those of SetEstimator have them on their own page."""
+    if what == "class" and obj is not SetEstimator and issubclass(obj, SetEstimator):
+        text = inspect.getdoc(SetEstimator)
+        lines += ["", *text[text.index("Args:") :].splitlines()]
 
 
 def escape(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:

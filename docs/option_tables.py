@@ -2,13 +2,19 @@
 
 ```{command-options} genomes fit
 ```
+
+docs/commands.md has a section for each command. The site has a page for each, such as `commands/genomes-fit`, and a
+table of them in place of the sections; links to a section lead to its page. What this installation lacks is left out.
 """
 
 from __future__ import annotations
 
+import functools
 import re
+import shutil
 import types
 import typing
+from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +28,7 @@ from omniset.cli import main
 
 UNTITLED = ("positional arguments", "options")  # what matters first
 LAST = "help and configuration"
+SECTION = re.compile(r"^## omniset ([\w ]+)\n(.*?)(?=^## |\Z)", flags=re.DOTALL | re.MULTILINE)
 KINDS = {Path: "path", str: "text", int: "integer", float: "number", bool: "true or false"}
 
 
@@ -36,6 +43,7 @@ class Option:
     text: str
 
 
+@functools.lru_cache
 def commands() -> dict[str, dict[str, list[Option]]]:
     """All commands, in the order of `omniset --help`, and their options by the titles that help has."""
     return _of(jsonargparse.capture_parser(main, []), "")
@@ -108,6 +116,37 @@ def _escaped(text: str) -> str:
     return re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", " ".join(text.split()))
 
 
+def pages(text: str, known: Container[str]) -> dict[str, str]:
+    """Of each known command its page, by its name, from the sections of docs/commands.md."""
+    sections = [(name, body) for name, body in SECTION.findall(text) if name in known]
+    return {n.replace(" ", "-"): f"# omniset {n}\n" + re.sub(r"\]\((?=[\w/-]+\.md)", "](../", b) for n, b in sections}
+
+
+def index(text: str, known: Container[str]) -> str:
+    """docs/commands.md with a table of the pages in place of the sections."""
+    found = [(name, body) for name, body in SECTION.findall(text) if name in known]
+    first = next(SECTION.finditer(text)).start()
+    lines = ["## All commands", "", "| command | what it does |", "|---|---|"]
+    for name, body in found:
+        says = re.match(r".*?\.(?=\s)", " ".join(body.split()) + " ")
+        lines.append(f"| [`omniset {name}`](commands/{name.replace(' ', '-')}.md) | {says[0] if says else ''} |")
+    lines += ["", "```{toctree}", ":hidden:", "", *(f"commands/{name}" for name in pages(text, known)), "```", "", ""]
+    return text[:first] + "\n".join(lines) + SECTION.sub("", text[first:])
+
+
+def write(app: Any) -> None:
+    folder = Path(app.srcdir, "commands")
+    shutil.rmtree(folder, ignore_errors=True)  # pages of commands that are gone
+    folder.mkdir()
+    for name, page in pages(folder.with_suffix(".md").read_text(encoding="utf-8"), commands()).items():
+        (folder / f"{name}.md").write_text(page, encoding="utf-8")
+
+
+def linked(app: Any, page: str, source: list[str]) -> None:
+    text = index(source[0], commands()) if page == "commands" else source[0]
+    source[0] = re.sub(r"commands\.md#omniset-([\w-]+)", r"commands/\1.md", text)
+
+
 class CommandOptions(SphinxDirective):
     required_arguments = 1
     final_argument_whitespace = True
@@ -122,4 +161,6 @@ class CommandOptions(SphinxDirective):
 
 def setup(app: Any) -> dict[str, Any]:
     app.add_directive("command-options", CommandOptions)
+    app.connect("builder-inited", write)
+    app.connect("source-read", linked)
     return {"parallel_read_safe": True}

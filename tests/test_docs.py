@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+import omniset
 from omniset import cli
 
 ROOT = Path(__file__).parent.parent
@@ -68,6 +69,28 @@ def test_every_option_is_on_the_page(option_tables):
         assert all(option.text for options in parts.values() for option in options)
 
 
+def test_each_command_has_its_page(option_tables):
+    """In a table that stands for the sections; what an installation lacks has neither."""
+    text, found = (DOCS / "commands.md").read_text(encoding="utf-8"), option_tables.commands()
+    for known in (found, found.keys() - {"studies list", "studies run", "studies table"}):
+        pages, index = option_tables.pages(text, known), option_tables.index(text, known)
+        assert set(pages) == {name.replace(" ", "-") for name in known}
+        assert all(f"(commands/{page}.md) | " in index and f"\ncommands/{page}\n" in index for page in pages)
+        assert "{command-options}" not in index
+        assert "## Exit codes" in index
+    assert "](../genomes.md)" in pages["genomes-fit"]
+
+
+def test_methods_that_are_shown_exist():
+    from omniset import SetSurvival, cells, genomes, microbiomes, regions
+
+    conf = (DOCS / "conf.py").read_text(encoding="utf-8")
+    shown = re.search(r'SHOWN = """(.*?)"""', conf, flags=re.DOTALL)[1].split()
+    classes = [SetSurvival, omniset.SetClassifier, cells.CellAnnotator, cells.CellEmbedder, cells.CellPerturber]
+    classes += [genomes.GenomeCompleter, microbiomes.TaxonClassifier, regions.ConnectivityPredictor]
+    assert [name for name in shown if not any(hasattr(one, name) for one in classes)] == []
+
+
 def command_lines():
     found = []
     for page in PAGES:
@@ -99,9 +122,11 @@ def test_commands_are_accepted(words, known, tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", ["python.md", "encoders.md"])
+@pytest.mark.parametrize("page", ["python.md", "encoders.md", "coming-from.md"])
 def test_python_runs(page, tmp_path, monkeypatch):
     """All blocks of a page, one after the other, as a reader would. (README and first hour: tests/test_readme.py.)"""
+    if page == "coming-from.md":
+        pytest.importorskip("torch_geometric")
     monkeypatch.chdir(tmp_path)
     parts = blocks(DOCS / page, "python")
     with_onnx = all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime", "onnxscript"))

@@ -18,7 +18,8 @@ README = PAGES[0]
 def test_tables_are_those_of_the_results():
     texts = [page.read_text(encoding="utf-8") for page in PAGES]
     made = [name for name, (file, _) in TABLES.items() if (RESULTS / file).exists()]
-    assert sorted(re.findall(r"<!-- results:(\w+) -->", "".join(texts))) == sorted(made)  # each once
+    shown = [name for name in re.findall(r"<!-- results:(\w+) -->", "".join(texts)) if name in TABLES]
+    assert sorted(shown) == sorted(made)  # each once
     assert [render(text) for text in texts] == texts
 
 
