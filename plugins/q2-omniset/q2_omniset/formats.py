@@ -35,13 +35,19 @@ class MetricsFormat(model.TextFileFormat):
 
 
 class SafetensorsFormat(model.BinaryFileFormat):
-    """Weights. Omniset itself checks every tensor, and that they are those of config.json, when it reads them."""
+    """Weights: the length of the header, the header, and so many bytes as it says. Omniset checks every tensor."""
 
     def _validate_(self, level):
+        size = self.path.stat().st_size
         with self.open() as file:
-            start = file.read(9)
-        if len(start) < 9 or start[8:] != b"{" or int.from_bytes(start[:8], "little") > self.path.stat().st_size:
-            raise ValidationError("the weights are no whole file of safetensors")
+            length = int.from_bytes(file.read(8), "little")
+            try:
+                header = json.loads(file.read(min(length, size)))
+                ends = [one["data_offsets"][1] for name, one in header.items() if name != "__metadata__"]
+            except (ValueError, AttributeError, KeyError, TypeError, IndexError) as error:
+                raise ValidationError("the weights are no file of safetensors") from error
+        if size != 8 + length + max(ends, default=0):
+            raise ValidationError(f"the weights are no whole file of safetensors: it has {size:,} bytes")
 
 
 class ParquetFormat(model.BinaryFileFormat):
