@@ -178,7 +178,7 @@ def test_cells_page_runs(tmp_path, monkeypatch):
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(projection.importlib.util, "find_spec", lambda name: None)  # UMAP takes long to import
-    make, use, donors = blocks(DOCS / "cells.md", "python")
+    make, use, in_place, donors = blocks(DOCS / "cells.md", "python")
     run_python("cells.md", [make])
     small = {verb: ["--progress=false"] for verb in ("inspect", "fit", "embed", "annotate", "decode", "explain")}
     small["fit"] += ["--dim=8", "--embedding_dim=4", "--epochs=1", "--device=cpu"]
@@ -187,7 +187,7 @@ def test_cells_page_runs(tmp_path, monkeypatch):
     verbs = walked(text, "cells", small, lambda words: 0 if "raw" in words else 2)
     assert verbs == ["inspect", "inspect", "fit", "embed", "annotate", "decode", "explain", "evaluate"]
     assert Path("annotation/calls.tsv").is_file()
-    run_python("cells.md", [use])
+    run_python("cells.md", [use, in_place])
     run_python("cells.md", [donors])
     walk = (DOCS / "cells.md").read_text(encoding="utf-8").partition("## A patient is a set of cells")[2]
     lines = re.findall(r"^omniset .*$", walk.partition("\n## ")[0].replace("\\\n", " "), flags=re.MULTILINE)

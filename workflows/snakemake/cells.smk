@@ -17,7 +17,7 @@ include: "common.smk"
 OUT = config.get("out", "cells")
 OPTIONS = config.get("options", {})
 MODEL = [f"{OUT}/model/{name}" for name in ("config.json", "model.safetensors", "report.html")]
-BATCH = f"--batch_key '{config['batch_key']}'" if config.get("batch_key") else ""
+BATCH = words(given("batch_key"))
 
 
 rule all:

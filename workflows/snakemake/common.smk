@@ -1,5 +1,7 @@
 """What the modules share."""
 
+import shlex
+
 
 def of_attempt(name, least):
     """A resource that grows with each attempt."""
@@ -16,5 +18,6 @@ def given(*names):
     return {name: config[name] for name in names if config.get(name)}
 
 
-def words(files):
-    return " ".join(f"--{name} '{file}'" for name, file in files.items())
+def words(options):
+    """Options with their values, as words of the shell."""
+    return " ".join(f"--{name} {shlex.quote(str(value))}" for name, value in options.items())

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from omniset.lazy import lazily
 
 if TYPE_CHECKING:
-    from omniset.cells.annotator import Annotation, CellAnnotator
+    from omniset.cells.annotator import Annotation, CellAnnotator, annotate
     from omniset.cells.data import Cells, read_cells
-    from omniset.cells.embedder import CellEmbedder
+    from omniset.cells.embedder import CellEmbedder, embed
     from omniset.cells.perturber import CellPerturber
 
 __all__ = [
@@ -18,6 +18,8 @@ __all__ = [
     "CellEmbedder",
     "CellPerturber",
     "Cells",
+    "annotate",
+    "embed",
     "read_cells",
 ]
 
@@ -29,6 +31,8 @@ __getattr__, __dir__ = lazily(
         "CellEmbedder": "embedder",
         "CellPerturber": "perturber",
         "Cells": "data",
+        "annotate": "annotator",
+        "embed": "embedder",
         "read_cells": "data",
     },
 )

@@ -18,9 +18,10 @@ import torch
 from jaxtyping import Bool, Float, Float32, Float64, Int, Shaped
 from torch import Tensor, nn
 
+import omniset
 from omniset.cells.classifiers import METHODS, OF_GENES, WIDTHS, Classifiers, evenly
 from omniset.cells.data import UNKNOWN, Cells, batch_codes, labels_of, numbered_anew, opened
-from omniset.cells.embedder import LEAST, CellEmbedder, warn_of_empty
+from omniset.cells.embedder import LEAST, CellEmbedder, claimed, warn_of_empty
 from omniset.cells.model import CellModel, Completion
 from omniset.cells.novelty import CELLS, Novelty, type_left_out, types_left_out
 from omniset.cells.options import AnnotatorOptions
@@ -452,6 +453,45 @@ class CellAnnotator(AnnotatorOptions, Estimator):
         self.embedded_by_ = fitted["embedder"]
         bound = np.inf if fitted["bound"] is None else fitted["bound"]
         self.novelty_ = Novelty(self.network_.known.numpy(), self.network_.calls.numpy(), bound)
+
+
+def annotate(
+    adata: Any,
+    reference: Any,
+    *,
+    label: str = "cell_type",
+    batch_key: str | None = None,
+    key_added: str = "omniset",
+    copy: bool = False,
+    aliases: Mapping[str, str] | None = None,
+    **reading: Any,
+) -> Any:
+    """Types of cells by a labelled reference, kept in their AnnData as `embed` keeps vectors, which refuses the same.
+
+    Example:
+        omniset.cells.annotate(adata, reference, label="cell_type", batch_key="donor")
+        scanpy.pl.umap(adata, color=["omniset_label", "omniset_probability"])
+
+    Args:
+        adata: As in `embed`. Added are three columns of obs, with key_added before their names: `_label`, `_type` and
+            `_probability`, which `Annotation` explains; and what made them: `uns["omniset"]["obs"]`.
+        reference: Cells with labels, as in `CellAnnotator.fit`; or a fitted `CellAnnotator`.
+        label, batch_key, aliases, reading: As in `CellAnnotator.fit` and `annotate`. Both are read in the same way.
+    """
+    names = {f"{key_added}_{what}": what for what in ("label", "type", "probability")}
+    about, fitted = claimed(adata, "obs", key_added, list(names), batch_key=batch_key, **reading), reference
+    if not isinstance(fitted, CellAnnotator):
+        fitted = CellAnnotator().fit(reference, label=label, batch_key=batch_key, **reading)
+    elif batch_key is not None:
+        raise ValueError(f"batch_key={batch_key!r} is for learning, and the reference is fitted: leave it out")
+    table = fitted.annotate(adata, aliases=aliases, **reading).table
+    adata = adata.copy() if copy else adata
+    for name, what in names.items():
+        adata.obs[name] = table[what].to_numpy() if what == "probability" else pd.Categorical(table[what])
+    made = {"class": type(fitted).__name__, "version": omniset.__version__, "label": fitted.label_}
+    about["obs"][key_added] |= made | {"model": fitted.embedded_by_, "error": fitted.error, "seed": fitted.seed}
+    adata.uns["omniset"] = about
+    return adata if copy else None
 
 
 @dataclass

@@ -22,6 +22,7 @@ import scipy.sparse as sp
 from jaxtyping import Float, Int, Shaped
 from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics.pairwise import cosine_distances
 from sklearn.neighbors import KNeighborsClassifier
 
 from omniset.cells.variable_genes import Moments, log_normalised, most_variable
@@ -181,7 +182,7 @@ def symphony(
         X_k^T Z_k = [C_k + S_k, S_k],   R_k = sum_i r_ik,   S_k = sum_i r_ik x_i,   x_i' = x_i - sum_k r_ik b_k2
     """
     centres = shares.T @ corrected
-    distance = 2 - 2 * _unit(new) @ _unit(centres).T
+    distance = 2 * cosine_distances(new, centres)
     nearest = distance.min(1, keepdims=True)
     r = np.exp(-(distance - nearest) / SIGMA)
     r /= r.sum(1, keepdims=True)
@@ -192,10 +193,6 @@ def symphony(
         shift = np.linalg.solve(matrix, np.stack([centres[k] + sums, sums]))[1]
         moved -= np.outer(r[:, k], shift)
     return moved
-
-
-def _unit(x: Float[np.ndarray, "rows dim"]) -> Float[np.ndarray, "rows dim"]:
-    return x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
 
 
 # Types of new cells, of one batch, and 1 minus the probability of each: larger where it may be of no known type. Given

@@ -32,6 +32,7 @@ from omniset.runs.progress import Progress
 from omniset.tables.doubts import FEWEST, judge_join, refuse_equal_rows
 from omniset.tables.gene_vectors import GeneVectors, read_gene_vectors
 from omniset.tables.genes import match
+from omniset.tables.matrices import needed
 from omniset.training import artefacts, schema
 from omniset.training.data import Lesson
 from omniset.training.fit import TrainingModule
@@ -277,14 +278,11 @@ class CellEmbedder(EmbedderOptions, Estimator):
         return known_genes(cells, self.genes_, aliases, FILLED if self.architecture == "multiset" else NOT_SEEN)
 
     def embed(self, source: Any, *, key: str | None = KEY, **options: Any) -> Float[np.ndarray, "cells embedding_dim"]:
-        """`transform`, kept in `obsm[key]` of an AnnData, with its provenance in `uns["omniset"]`.
-
-        Nothing else of it is changed. Options as for transform.
-        """
+        """`transform`, with its options; kept in `obsm[key]` of an AnnData, its provenance in `uns["omniset"]`."""
         z = self.transform(source, **options)
         if key is not None and type(source).__name__ == "AnnData":
             source.obsm[key] = z
-            source.uns["omniset"] = self.provenance(key)
+            source.uns["omniset"] = {**source.uns.get("omniset", {}), **self.provenance(key)}
         return z
 
     def decode(
@@ -517,6 +515,57 @@ class CellEmbedder(EmbedderOptions, Estimator):
             return module, seed.SeedBatches(cells, codes, further, self.seed)
         steps = (self.learning_rate, WEIGHT_DECAY, self.seed, fingerprint)
         return CellModule(network, *steps, alignment=self.alignment), CellBatches(cells, codes, self.seed)
+
+
+def embed(
+    adata: Any,
+    model: CellEmbedder | str | Path | None = None,
+    *,
+    batch_key: str | None = None,
+    key_added: str = KEY,
+    copy: bool = False,
+    **reading: Any,
+) -> Any:
+    """Vectors of cells, kept in their AnnData as scanpy's functions do: a copy is returned, or None.
+
+    Example:
+        omniset.cells.embed(adata, batch_key="donor")
+        scanpy.pp.neighbors(adata, use_rep="X_omniset")
+
+    Args:
+        adata: Counts, or log1p of counts. Added are `obsm[key_added]`, and what made it: `uns["omniset"]`.
+        model: A fitted model or its folder; None or one that is not fitted is learned here, with this `batch_key`.
+        reading: `layer`, `input`, `gene_column` and, of a fitted model, `aliases`, as in `CellEmbedder.transform`.
+
+    Raises:
+        ValueError: The key is there and not of Omniset, or what `fit` and `transform` refuse.
+    """
+    about = claimed(adata, "obsm", key_added, [key_added], batch_key=batch_key, **reading)
+    embedder = CellEmbedder.load(model) if isinstance(model, str | Path) else model or CellEmbedder()
+    if not hasattr(embedder, "network_"):
+        embedder.fit(adata, batch_key=batch_key, **reading)
+    elif batch_key is not None:
+        raise ValueError(f"batch_key={batch_key!r} is for learning, and the model is fitted: leave it out")
+    z = embedder.transform(adata, **reading)
+    adata = adata.copy() if copy else adata
+    made = embedder.provenance(key_added)
+    about["obsm"][key_added] |= made
+    adata.obsm[key_added], adata.uns["omniset"] = z, about | made
+    return adata if copy else None
+
+
+def claimed(adata: Any, place: str, key: str, names: Sequence[str], **given: Any) -> dict[str, Any]:
+    """`uns["omniset"]` with what was given for this key. Its names in obs or obsm must not be of others."""
+    if not isinstance(adata, needed("anndata").AnnData):
+        raise ValueError(f"adata must be an AnnData, got {type(adata).__name__}: omniset.cells.read_cells reads files")
+    about = dict(adata.uns.get("omniset", {}))
+    there = [name for name in names if name in getattr(adata, place)]
+    if there and key not in about.get(place, {}) and (place, key) != ("obsm", about.get("key")):
+        raise ValueError(
+            f'{place}["{there[0]}"] is there, and uns["omniset"] does not say that Omniset wrote it: delete it, or '
+            f"choose another key_added than {key!r}"
+        )
+    return {**about, place: {**about.get(place, {}), key: {k: v for k, v in given.items() if isinstance(v, str)}}}
 
 
 def build(options: EmbedderOptions, genes: int, batches: int, vectors: Tensor | int | None) -> Network:

@@ -5,6 +5,8 @@
 // --use: pattern of files to embed
 // --report, --label_key: also compare with other methods, by this column of obs
 
+include { named; option; quoted } from './words'
+
 process CELLS_FIT {
     label 'learn'
     publishDir "${params.out}/cells", mode: 'copy'
@@ -17,7 +19,7 @@ process CELLS_FIT {
 
     script:
     """
-    omniset cells fit ${files} ${params.batch_key ? "--batch_key '${params.batch_key}'" : ''} --out model \\
+    omniset cells fit ${quoted(files)} ${option('batch_key', params.batch_key)} --out model \\
         --progress false ${params.fit_options}
     """
 }
@@ -37,7 +39,7 @@ process CELLS_USE {
     script:
     """
     mkdir embedded
-    omniset cells embed '${file}' --model '${model}' --out 'embedded/${name}.h5ad' --progress false ${params.use_options}
+    omniset cells embed ${quoted(file)} --model ${quoted(model)} --out ${quoted("embedded/${name}.h5ad")} --progress false ${params.use_options}
     """
 }
 
@@ -53,8 +55,8 @@ process CELLS_REPORT {
 
     script:
     """
-    omniset cells evaluate ${files} ${params.batch_key ? "--batch_key '${params.batch_key}'" : ''} --out report \\
-        --label_key '${params.label_key}' --progress false ${params.report_options}
+    omniset cells evaluate ${quoted(files)} ${option('batch_key', params.batch_key)} --out report \\
+        ${option('label_key', params.label_key)} --progress false ${params.report_options}
     """
 }
 
@@ -62,7 +64,7 @@ workflow CELLS {
     files = file(params.files, checkIfExists: true)
     model = CELLS_FIT(files)
     if (params.use) {
-        CELLS_USE(Channel.fromPath(params.use, checkIfExists: true).map { file -> tuple(file.simpleName, file) }, model)
+        CELLS_USE(Channel.fromPath(params.use, checkIfExists: true).map { file -> tuple(named(file), file) }, model)
     }
     if (params.report) {
         CELLS_REPORT(files)

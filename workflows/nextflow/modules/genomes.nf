@@ -5,6 +5,8 @@
 // --quality: their completeness and contamination; may be left away
 // --report: also compare with baselines
 
+include { named; option; quoted } from './words'
+
 def optional(name) {
     return params[name] ? file(params[name], checkIfExists: true) : []
 }
@@ -22,7 +24,7 @@ process GENOMES_FIT {
 
     script:
     """
-    omniset genomes fit '${table}' ${taxonomy ? "--taxonomy '${taxonomy}'" : ''} --out model --progress false \\
+    omniset genomes fit ${quoted(table)} ${option('taxonomy', taxonomy)} --out model --progress false \\
         ${params.fit_options}
     """
 }
@@ -42,8 +44,8 @@ process GENOMES_USE {
 
     script:
     """
-    omniset genomes complete '${table}' --model '${model}' ${quality ? "--quality '${quality}'" : ''} \\
-        --out 'completed/${name}' --progress false ${params.use_options}
+    omniset genomes complete ${quoted(table)} --model ${quoted(model)} ${option('quality', quality)} \\
+        --out ${quoted("completed/${name}")} --progress false ${params.use_options}
     """
 }
 
@@ -60,7 +62,7 @@ process GENOMES_REPORT {
 
     script:
     """
-    omniset genomes evaluate '${table}' ${taxonomy ? "--taxonomy '${taxonomy}'" : ''} --out report --progress false \\
+    omniset genomes evaluate ${quoted(table)} ${option('taxonomy', taxonomy)} --out report --progress false \\
         ${params.report_options}
     """
 }
@@ -70,7 +72,7 @@ workflow GENOMES {
     taxonomy = optional('taxonomy')
     model = GENOMES_FIT(table, taxonomy)
     if (params.use) {
-        genomes = Channel.fromPath(params.use, checkIfExists: true).map { file -> tuple(file.simpleName, file) }
+        genomes = Channel.fromPath(params.use, checkIfExists: true).map { file -> tuple(named(file), file) }
         GENOMES_USE(genomes, model, optional('quality'))
     }
     if (params.report) {

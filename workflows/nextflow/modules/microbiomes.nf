@@ -5,6 +5,8 @@
 // --use: pattern of files of reads, each a sample
 // --report: also compare with other methods
 
+include { named; option; quoted } from './words'
+
 def optional(name) {
     return params[name] ? file(params[name], checkIfExists: true) : []
 }
@@ -23,8 +25,8 @@ process MICROBIOMES_FIT {
 
     script:
     """
-    omniset microbiomes fit --references '${references}' --taxonomy '${taxonomy}' \\
-        ${profiles ? "--profiles '${profiles}'" : ''} --out model --progress false ${params.fit_options}
+    omniset microbiomes fit --references ${quoted(references)} --taxonomy ${quoted(taxonomy)} \\
+        ${option('profiles', profiles)} --out model --progress false ${params.fit_options}
     """
 }
 
@@ -42,7 +44,7 @@ process MICROBIOMES_USE {
 
     script:
     """
-    omniset microbiomes classify '${reads}' --model '${model}' --out 'classified/${name}' --progress false \\
+    omniset microbiomes classify ${quoted(reads)} --model ${quoted(model)} --out ${quoted("classified/${name}")} --progress false \\
         ${params.use_options}
     """
 }
@@ -60,7 +62,7 @@ process MICROBIOMES_REPORT {
 
     script:
     """
-    omniset microbiomes evaluate --references '${references}' --taxonomy '${taxonomy}' --out report \\
+    omniset microbiomes evaluate --references ${quoted(references)} --taxonomy ${quoted(taxonomy)} --out report \\
         --progress false ${params.report_options}
     """
 }
@@ -70,7 +72,7 @@ workflow MICROBIOMES {
     taxonomy = file(params.taxonomy, checkIfExists: true)
     model = MICROBIOMES_FIT(references, taxonomy, optional('profiles'))
     if (params.use) {
-        reads = Channel.fromPath(params.use, checkIfExists: true).map { file -> tuple(file.simpleName, file) }
+        reads = Channel.fromPath(params.use, checkIfExists: true).map { file -> tuple(named(file), file) }
         MICROBIOMES_USE(reads, model)
     }
     if (params.report) {

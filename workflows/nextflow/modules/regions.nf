@@ -4,6 +4,8 @@
 // --use: pattern of tables of pairs to predict
 // --report: also compare with baselines
 
+include { named; option; quoted } from './words'
+
 def optional(name) {
     return params[name] ? file(params[name], checkIfExists: true) : []
 }
@@ -22,7 +24,7 @@ process REGIONS_FIT {
 
     script:
     """
-    omniset regions fit --expression '${expression}' --connectivity '${connectivity}' ${coordinates ? "--coordinates '${coordinates}'" : ''} \\
+    omniset regions fit --expression ${quoted(expression)} --connectivity ${quoted(connectivity)} ${option('coordinates', coordinates)} \\
         --out model --progress false ${params.fit_options}
     """
 }
@@ -42,7 +44,7 @@ process REGIONS_USE {
     script:
     """
     mkdir predicted
-    omniset regions predict --pairs '${pairs}' --model '${model}' --out 'predicted/${name}.csv' --progress false \\
+    omniset regions predict --pairs ${quoted(pairs)} --model ${quoted(model)} --out ${quoted("predicted/${name}.csv")} --progress false \\
         ${params.use_options}
     """
 }
@@ -61,7 +63,7 @@ process REGIONS_REPORT {
 
     script:
     """
-    omniset regions evaluate --expression '${expression}' --connectivity '${connectivity}' ${coordinates ? "--coordinates '${coordinates}'" : ''} \\
+    omniset regions evaluate --expression ${quoted(expression)} --connectivity ${quoted(connectivity)} ${option('coordinates', coordinates)} \\
         --out report --progress false ${params.report_options}
     """
 }
@@ -72,7 +74,7 @@ workflow REGIONS {
     coordinates = optional('coordinates')
     model = REGIONS_FIT(expression, connectivity, coordinates)
     if (params.use) {
-        REGIONS_USE(Channel.fromPath(params.use, checkIfExists: true).map { file -> tuple(file.simpleName, file) }, model)
+        REGIONS_USE(Channel.fromPath(params.use, checkIfExists: true).map { file -> tuple(named(file), file) }, model)
     }
     if (params.report) {
         REGIONS_REPORT(expression, connectivity, coordinates)

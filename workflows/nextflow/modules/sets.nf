@@ -4,6 +4,8 @@
 // --use: pattern of tables to predict
 // --held_out, --held_out_target: table and labels for the report
 
+include { named; option; quoted } from './words'
+
 process SETS_FIT {
     label 'learn'
     publishDir "${params.out}/sets", mode: 'copy'
@@ -17,7 +19,7 @@ process SETS_FIT {
 
     script:
     """
-    omniset fit '${sets}' --target '${target}' --out model --progress false ${params.fit_options}
+    omniset fit ${quoted(sets)} --target ${quoted(target)} --out model --progress false ${params.fit_options}
     """
 }
 
@@ -36,7 +38,7 @@ process SETS_USE {
     script:
     """
     mkdir predictions
-    omniset predict '${sets}' --model '${model}' --out 'predictions/${name}.csv' --progress false ${params.use_options}
+    omniset predict ${quoted(sets)} --model ${quoted(model)} --out ${quoted("predictions/${name}.csv")} --progress false ${params.use_options}
     """
 }
 
@@ -54,7 +56,7 @@ process SETS_REPORT {
 
     script:
     """
-    omniset evaluate '${sets}' --target '${target}' --model '${model}' --out report --progress false \\
+    omniset evaluate ${quoted(sets)} --target ${quoted(target)} --model ${quoted(model)} --out report --progress false \\
         ${params.report_options}
     """
 }
@@ -62,7 +64,7 @@ process SETS_REPORT {
 workflow SETS {
     model = SETS_FIT(file(params.sets, checkIfExists: true), file(params.target, checkIfExists: true))
     if (params.use) {
-        SETS_USE(Channel.fromPath(params.use, checkIfExists: true).map { file -> tuple(file.simpleName, file) }, model)
+        SETS_USE(Channel.fromPath(params.use, checkIfExists: true).map { file -> tuple(named(file), file) }, model)
     }
     if (params.held_out) {
         SETS_REPORT(file(params.held_out, checkIfExists: true), file(params.held_out_target, checkIfExists: true), model)
