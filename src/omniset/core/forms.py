@@ -232,7 +232,7 @@ def _representation(adata: Any, use_rep: str | None, layer: str | None) -> tuple
             return f"adata.obsm[{use_rep!r}]", matrix.to_numpy(), [str(c) for c in matrix.columns]
         return f"adata.obsm[{use_rep!r}]", matrix, [f"{use_rep}_{i}" for i in range(1, matrix.shape[1] + 1)]
     if layer is not None and layer not in adata.layers:
-        raise ValueError(f"layer must be None or one of {[*filter(None, adata.layers)]}, got {layer!r}")
+        raise ValueError(f"layer must be None or one of {[*adata.layers.keys()]}, got {layer!r}")
     where, matrix = ("adata.X", adata.X) if layer is None else (f"adata.layers[{layer!r}]", adata.layers[layer])
     if matrix is None:
         raise ValueError("adata.X is not there: name a layer, or a representation by use_rep")
