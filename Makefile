@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 
-.PHONY: demo test test-all lint types docs check results clean
+.PHONY: demo test test-all lint types docs check results release container clean
 
 demo: $(VENV)/.installed  ## learn handwritten digits as multisets; the model and pictures go to demo-run/
 	$(BIN)/omniset demo --out demo-run --replace true
@@ -46,6 +46,12 @@ results: $(VENV)/.installed-dev  ## measure again what README and docs quote; ta
 	$(BIN)/python -m benchmarks interruptions
 	@# Hours, and data found through OMNISET_DATA: python -m benchmarks genomes, cells, regions, microbiomes
 	$(BIN)/python -m benchmarks tables
+
+release: $(VENV)/.installed-dev  ## make release VERSION=1.2.3: version, changelog, checks, a commit and a tag
+	$(BIN)/python tools/release.py "$(VERSION)"
+
+container:  ## build and use the image of packaging/Containerfile, with buildah, as root; ten minutes
+	.ci/container
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Omniset needs Python 3.11 or later; \

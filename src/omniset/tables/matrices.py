@@ -613,7 +613,7 @@ def attribute(held: Any, name: str) -> str:
 
 def _choices(x: bool, layers: list[str], raw: bool) -> list[str | None]:
     first: list[str | None] = [None] if x else []
-    return first + layers + (["raw"] if raw and "raw" not in layers else [])
+    return first + [*filter(None, layers)] + (["raw"] if raw and "raw" not in layers else [])  # anndata 0.13: X is None
 
 
 def _kind(name: str, layer: str | None, choices: list[str | None], layers: list[str]) -> str:
