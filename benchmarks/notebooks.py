@@ -8,6 +8,7 @@ import os
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from benchmarks.results import ROOT
 
@@ -26,7 +27,7 @@ def main() -> None:
         print(f"{path}: {path.stat().st_size / 1000:.0f} kB", file=sys.stderr, flush=True)
 
 
-def executed(notebook):
+def executed(notebook: Any) -> Any:
     """The notebook with new outputs. IPython's settings are nobody's."""
     from nbclient import NotebookClient
 
@@ -35,8 +36,8 @@ def executed(notebook):
         profile.mkdir()
         (profile / "ipython_kernel_config.py").write_text("get_config().IPKernelApp.log_level = 40\n", encoding="utf-8")
         os.environ["IPYTHONDIR"] = settings
-        where = {"metadata": {"path": place}}
-        NotebookClient(notebook, timeout=1800, kernel_name="python3", resources=where, record_timing=False).execute()
+        how: dict[str, Any] = {"timeout": 1800, "record_timing": False, "coalesce_streams": True}
+        NotebookClient(notebook, kernel_name="python3", resources={"metadata": {"path": place}}, **how).execute()
     first, answer = (
         next(cell for cell in notebook.cells if tag in cell.metadata.get("tags", ())) for tag in ("first", "answer")
     )
