@@ -20,6 +20,7 @@ HELD_OUT = 0.2  # of the patients
 HAZARD = 0.5  # the logarithm of what each double positive cell multiplies a patient's hazard by
 FOLLOWED = 1500.0  # days, at most
 SIDE, TILE, NEST = 12, 256, 16  # of a slide in tiles, of a tile in pixels; tiles with tumour, and with macrophages
+CLEAR = 4.0  # by how many deviations these stand out
 
 
 def write_classes(folder: Path, seed: int = 0, patients: int = 30) -> None:
@@ -81,9 +82,9 @@ def _slide(both: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray,
     near = [np.linalg.norm(grid - grid[i], axis=1) for i in rng.choice(len(grid), 2, replace=False)]
     tumour, other = np.split(np.argsort(near[0], kind="stable"), [NEST])
     has = np.zeros((len(grid), 8))
-    has[tumour, 0] = HIGHER
+    has[tumour, 0] = CLEAR
     for some, number in ((tumour, both), (other, NEST - both)):
-        has[some[np.argsort(near[1][some], kind="stable")[:number]], 1] = HIGHER
+        has[some[np.argsort(near[1][some], kind="stable")[:number]], 1] = CLEAR
     state = np.array(["other", "tumour", "macrophages", "both"])[(has[:, :2] > 0) @ [1, 2]]
     mixing = np.linalg.qr(np.random.default_rng(0).normal(size=(8, 8)))[0]  # no feature is of one kind of cell
     return TILE * grid, state, ((has + rng.normal(size=has.shape)) @ mixing).astype(np.float32)
