@@ -26,9 +26,11 @@ NAMES = (
     "microbiomes",
     "fuzz",
     "interruptions",
+    "notebooks",
     "tables",
 )
 TAKE_OPTIONS = ("cells", "encoders", "fuzz", "genomes", "growth", "held_back", "interruptions", "regions", "speed")
+TAKE_OPTIONS += ("notebooks",)
 
 if sys.argv[1:2] == [] or sys.argv[1] not in NAMES or (len(sys.argv) > 2 and sys.argv[1] not in TAKE_OPTIONS):
     sys.exit(f"usage: python -m benchmarks {{{','.join(NAMES)}}}")

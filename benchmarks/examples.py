@@ -67,6 +67,13 @@ def explained(place: Path) -> dict[str, Any]:
     return {"set": table["set"][0], "double_positive": int(both.sum()), "among_the_first": found, "cells": cells}
 
 
+def tiles(place: Path) -> dict[str, Any]:
+    """Of the tiles of a slide with both kinds of cells, how many are among as many with the highest scores."""
+    table = pd.read_csv(place / "scores.csv").merge(pd.read_csv(place / "truth.csv"), on=["set", "element"])
+    both = table.sort_values("score", ascending=False)["state"] == "both"
+    return {"set": table["set"][0], "both": int(both.sum()), "among_the_first": int(both.head(both.sum()).sum())}
+
+
 def genomes(place: Path) -> dict[str, Any]:
     """F1 of the content, as it was found and as it was completed."""
     truth, before = (pd.read_csv(place / f"{name}.tsv", sep="\t", index_col=0) > 0 for name in ("truth", "mags"))
@@ -151,6 +158,7 @@ def microbiomes(place: Path) -> dict[str, Any]:
 TRUTH: dict[str, Callable[[Path], dict[str, Any]]] = {
     "tables": lambda place: {"accuracy": scores(place, "accuracy"), **explained(place)},
     "survival": lambda place: {"concordance": scores(place, "concordance"), **explained(place)},
+    "slides": lambda place: {"concordance": scores(place, "concordance"), **tiles(place)},
     "genomes": genomes,
     "cells": cells,
     "regions": regions,

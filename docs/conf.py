@@ -48,6 +48,7 @@ myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3
 
 nb_execution_mode = "force"  # what a notebook shows is what this version does
+nb_execution_excludepatterns = ["*.ipynb"]  # they come with their outputs: python -m benchmarks notebooks
 nb_execution_raise_on_error = True
 nb_execution_in_temp = True
 nb_execution_timeout = 900

@@ -1,6 +1,8 @@
 """The documentation is that of this version: options, commands and Python code of the pages."""
 
 import importlib.util
+import json
+import os
 import re
 import shlex
 import sys
@@ -248,6 +250,64 @@ def test_notebook_of_cells_runs(tmp_path, monkeypatch):
     assert "epochs=30" in text
     run_python("cells-in-scanpy.md", [("", cell.replace("epochs=30", "epochs=2")) for cell in [*cells, same]])
     assert Path("blood", "config.json").is_file()
+
+
+# What makes each notebook that comes with its outputs small, when it is run here.
+BOOKS = {
+    "a-damaged-genome": {"GenomeCompleter(": "GenomeCompleter(epochs=1, "},
+    "cell-types-across-chemistries": {"epochs=30": "epochs=1"},
+    "genes-and-connectivity": {"folds=4": "folds=2"},
+    "patients-by-their-microbiome": {"--vectors": "--folds 2 --repeats 1 --epochs 1 --vectors"},
+    "survival-of-slides": {"--task": "--epochs 1 --task"},
+}
+
+
+def code_of(path):
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    return [cell for cell in cells if cell["cell_type"] == "code"]
+
+
+def test_notebooks_come_with_their_outputs():
+    """All cells were run in their order, without an error; the answer stands at the top with its picture."""
+    assert sorted(path.stem for path in (DOCS / "notebooks").glob("*.ipynb")) == sorted(BOOKS)
+    for path in (DOCS / "notebooks").glob("*.ipynb"):
+        cells = code_of(path)
+        assert [cell["execution_count"] for cell in cells] == [*range(1, len(cells) + 1)], path
+        outputs = [output for cell in cells for output in cell["outputs"]]
+        assert not [output for output in outputs if output["output_type"] == "error"], path
+        text, picture = (output["data"] for output in cells[0]["outputs"])
+        assert ("text/markdown" in text, "image/png" in picture) == (True, True), path
+        assert path.stat().st_size < 250_000
+        assert not re.search(r"/(home|root|tmp|work)/", json.dumps(outputs)), path
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", BOOKS)
+def test_notebooks_run(name, tmp_path, monkeypatch):
+    """As `python -m benchmarks notebooks` does it, in this process, and in small."""
+    plt = pytest.importorskip("matplotlib.pyplot")
+    pytest.importorskip("IPython")
+    cells = ["".join(cell["source"]) for cell in code_of(DOCS / "notebooks" / f"{name}.ipynb")]
+    if any("OMNISET_DATA" in cell for cell in cells) and "OMNISET_DATA" not in os.environ:
+        pytest.skip("needs the data that OMNISET_DATA names")
+    plt.switch_backend("agg")
+    monkeypatch.setattr(plt, "show", lambda: plt.close("all"))
+    shown, known = [], {"__name__": "page"}
+    known["display"] = shown.append
+    for cell in cells:
+        for large, small in BOOKS[name].items():
+            cell = cell.replace(large, small)
+        monkeypatch.chdir(tmp_path)
+        if not cell.startswith("%%bash"):
+            exec(compile(cell, name, "exec"), known)
+            continue
+        for line in os.path.expandvars(cell.replace("\\\n", " ")).splitlines():
+            if line.startswith("cd "):
+                monkeypatch.chdir(tmp_path / line.removeprefix("cd "))
+            if line.startswith("omniset "):
+                assert cli.main(shlex.split(line)[1:]) == 0
+    assert shown[-1].data.startswith("**")
 
 
 def test_formats_are_those_on_the_genomes_page():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,7 +31,7 @@ class Example:
 
 @takes(Saving)
 def example(
-    name: Literal["tables", "survival", "genomes", "cells", "regions", "microbiomes"],
+    name: Literal["tables", "survival", "slides", "genomes", "cells", "regions", "microbiomes"],
     out: Path | None = None,
     seed: int = 0,
     **options: Any,
@@ -41,9 +42,10 @@ def example(
 
     Args:
         name: tables: samples of cells of infected and healthy patients. survival: samples of cells, and when patients
-            had an event. genomes: gene families of complete genomes and of incomplete, contaminated ones. cells: counts
-            of labelled donors, and of a new one with a type that they lack. regions: a brain's gene expression and
-            connectivity. microbiomes: reference sequences, and samples of two habitats.
+            had an event. slides: tiles of tumour slides, a file each, and when patients died. genomes: gene families of
+            complete genomes and of incomplete, contaminated ones. cells: counts of labelled donors, and of a new one
+            with a type that they lack. regions: a brain's gene expression and connectivity. microbiomes: reference
+            sequences, and samples of two habitats.
         out: Folder for the files. null: the name.
         seed: The same seed gives the same files.
     """
@@ -67,45 +69,19 @@ def example(
         say(line)
 
 
-def _tables(folder: Path, seed: int) -> None:
-    from omniset.estimators import simulate
+def _made(module: str, write: str = "write", simulate: bool = False) -> Callable[[Path, int], None]:
+    """Imports the module when it is needed, and writes what it makes of a seed."""
 
-    simulate.write_classes(folder, seed)
+    def made(folder: Path, seed: int) -> None:
+        maker = import_module(f"omniset.{module}")
+        getattr(maker, write)(folder, maker.simulate(seed=seed) if simulate else seed)
 
-
-def _survival(folder: Path, seed: int) -> None:
-    from omniset.estimators import simulate
-
-    simulate.write_survival(folder, seed)
-
-
-def _genomes(folder: Path, seed: int) -> None:
-    from omniset.genomes import simulate
-
-    simulate.write(folder, simulate.simulate(seed=seed))
-
-
-def _cells(folder: Path, seed: int) -> None:
-    from omniset.cells import simulate
-
-    simulate.write(folder, seed)
-
-
-def _regions(folder: Path, seed: int) -> None:
-    from omniset.regions import data
-
-    data.write_tables(folder, data.simulate(seed=seed))
-
-
-def _microbiomes(folder: Path, seed: int) -> None:
-    from omniset.microbiomes import simulate
-
-    simulate.write(folder, simulate.simulate(seed=seed))
+    return made
 
 
 EXAMPLES = {
     "tables": Example(
-        _tables,
+        _made("estimators.simulate", "write_classes"),
         {
             "sets.csv": "three markers of each cell of 96 samples",
             "labels.csv": "the patient of each sample, infected or healthy",
@@ -122,7 +98,7 @@ EXAMPLES = {
         "scores.csv, the six cells of sample_096 that score highest should be cell_1 to cell_6 (truth.csv).",
     ),
     "survival": Example(
-        _survival,
+        _made("estimators.simulate", "write_survival"),
         {
             "sets.csv": "three markers of each cell of 120 patients",
             "labels.csv": "days until an event, or until a patient was last seen",
@@ -137,8 +113,24 @@ EXAMPLES = {
         "evaluation/report.html: how often of two patients the one with the higher risk has the event first. Each cell "
         "in which CD25 and CD69 are both high raises the hazard (truth.csv); averages of markers say nothing of it.",
     ),
+    "slides": Example(
+        _made("estimators.simulate", "write_slides"),
+        {
+            "slides/": "features and coordinates of the tiles of 128 slides, a file each",
+            "labels.csv": "days until a patient died, or was last seen",
+            "held_out/, held_out_labels.csv": "32 other patients",
+            "truth.csv": "what nobody is told: the state of each tile",
+        },
+        (
+            "fit slides --target labels.csv --out run",
+            "evaluate held_out --target held_out_labels.csv --model run --out evaluation",
+            "explain held_out --model run --only slide_128 --out scores.csv",
+        ),
+        "scores-maps/slide_128.png: tiles that have tumour and macrophages at once raise the hazard (truth.csv). All "
+        "slides have as much of either, so that means say nothing of it.",
+    ),
     "genomes": Example(
-        _genomes,
+        _made("genomes.simulate", simulate=True),
         {
             "families.tsv, taxonomy.tsv": "gene families of 400 complete genomes, and their clades",
             "mags.tsv, quality_report.tsv": "100 incomplete, contaminated genomes, and their estimated quality",
@@ -151,7 +143,7 @@ EXAMPLES = {
         "completed/report.html: which families each genome lacks, and how sure that is; truth.tsv has them.",
     ),
     "cells": Example(
-        _cells,
+        _made("cells.simulate"),
         {
             "reference.h5ad": "counts of 600 cells of two donors, with their types",
             "new.h5ad": "counts of 300 cells of a third donor",
@@ -165,7 +157,7 @@ EXAMPLES = {
         "annotation/report.html: the type of each cell, by how sure that is. Platelets should be called unknown.",
     ),
     "regions": Example(
-        _regions,
+        _made("regions.data", "write_tables", simulate=True),
         {
             "expression.csv": "120 genes in 80 regions",
             "connectivity.csv": "between all pairs of regions",
@@ -181,7 +173,7 @@ EXAMPLES = {
         "was made of the distance, and of four of the eight fields that genes are mixtures of.",
     ),
     "microbiomes": Example(
-        _microbiomes,
+        _made("microbiomes.simulate", simulate=True),
         {
             "references.fasta, taxonomy.tsv": "640 sequences of 32 genera",
             "table.tsv, sequences.fasta": "12 samples of two habitats",

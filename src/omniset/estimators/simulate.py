@@ -19,6 +19,8 @@ SAMPLES = 4  # of a patient
 HELD_OUT = 0.2  # of the patients
 HAZARD = 0.5  # the logarithm of what each double positive cell multiplies a patient's hazard by
 FOLLOWED = 1500.0  # days, at most
+SIDE, TILE, NEST = 12, 256, 16  # of a slide in tiles, of a tile in pixels; tiles with tumour, and with macrophages
+CLEAR = 4.0  # by how many deviations these stand out
 
 
 def write_classes(folder: Path, seed: int = 0, patients: int = 30) -> None:
@@ -34,7 +36,7 @@ def write_classes(folder: Path, seed: int = 0, patients: int = 30) -> None:
     cells = pd.concat([_sample(i, HIGH * int(ill), rng) for i, ill in each], ignore_index=True)
     labels = pd.DataFrame({"set": [*map(_name, samples.tolist())], "label": np.where(infected, "infected", "healthy")})
     labels["patient"] = [f"patient_{i // SAMPLES:02d}" for i in samples]
-    _write(folder, cells, labels, labels["set"][samples // SAMPLES >= round(patients * (1 - HELD_OUT))])
+    _write_cells(folder, cells, labels, labels["set"][samples // SAMPLES >= round(patients * (1 - HELD_OUT))])
 
 
 def write_survival(folder: Path, seed: int = 0, patients: int = 150) -> None:
@@ -47,11 +49,51 @@ def write_survival(folder: Path, seed: int = 0, patients: int = 150) -> None:
     rng = np.random.default_rng(seed)
     both = rng.integers(0, HIGH + 1, patients)
     cells = pd.concat([_sample(i, int(n), rng) for i, n in enumerate(both)], ignore_index=True)
-    time = rng.exponential(2 * FOLLOWED * np.exp(-HAZARD * both))
-    until = rng.uniform(0.2 * FOLLOWED, FOLLOWED, patients)
-    labels = pd.DataFrame({"set": [_name(i) for i in range(patients)], "time": np.minimum(time, until).round(1)})
-    labels["event"] = (time <= until).astype(int)
-    _write(folder, cells, labels, labels["set"][round(patients * (1 - HELD_OUT)) :])
+    labels = _followed([*map(_name, range(patients))], HAZARD * both, rng)
+    _write_cells(folder, cells, labels, labels["set"][round(patients * (1 - HELD_OUT)) :])
+
+
+def write_slides(folder: Path, seed: int = 0, patients: int = 160) -> None:
+    """A slide of each patient: the more tiles have tumour and macrophages at once, the earlier the event.
+
+    slides/ and held_out/ have a file of each slide as TRIDENT writes it, `features` (tiles, 8) and `coords` (tiles, 2)
+    in pixels. labels.csv and held_out_labels.csv are as in `write_survival`; truth.csv: the state of each tile.
+    """
+    import h5py
+
+    rng = np.random.default_rng(seed)
+    both = rng.integers(0, NEST * 3 // 4 + 1, patients)
+    labels = _followed([f"slide_{i:03d}" for i in range(patients)], HAZARD * both, rng)
+    there, truth = labels.index >= round(patients * (1 - HELD_OUT)), []
+    for part in ("slides", "held_out"):
+        (folder / part).mkdir()
+    for name, number, later in zip(labels["set"], both, there, strict=True):
+        places, state, features = _slide(int(number), rng)
+        with h5py.File(folder / ("held_out" if later else "slides") / f"{name}.h5", "w") as file:
+            file["features"], file["coords"] = features, places
+        truth.append(pd.DataFrame({"set": name, "element": np.arange(len(state)) + 1, "state": state}))
+    _write(folder, {"labels": labels[~there], "held_out_labels": labels[there], "truth": pd.concat(truth)})
+
+
+def _slide(both: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of tiles: places, states, features. Tumour is around one place; macrophages, in it or not, are near another."""
+    grid = np.indices((SIDE, SIDE)).reshape(2, -1).T
+    grid = grid[np.linalg.norm(grid - SIDE // 2, axis=1) < SIDE / 2 - rng.random(len(grid))]
+    near = [np.linalg.norm(grid - grid[i], axis=1) for i in rng.choice(len(grid), 2, replace=False)]
+    tumour, other = np.split(np.argsort(near[0], kind="stable"), [NEST])
+    has = np.zeros((len(grid), 8))
+    has[tumour, 0] = CLEAR
+    for some, number in ((tumour, both), (other, NEST - both)):
+        has[some[np.argsort(near[1][some], kind="stable")[:number]], 1] = CLEAR
+    state = np.array(["other", "tumour", "macrophages", "both"])[(has[:, :2] > 0) @ [1, 2]]
+    mixing = np.linalg.qr(np.random.default_rng(0).normal(size=(8, 8)))[0]  # no feature is of one kind of cell
+    return TILE * grid, state, ((has + rng.normal(size=has.shape)) @ mixing).astype(np.float32)
+
+
+def _followed(names: list[str], risk: np.ndarray, rng: np.random.Generator) -> pd.DataFrame:
+    """Days until an event of hazard h exp(risk), or until a patient was last seen."""
+    time, until = rng.exponential(2 * FOLLOWED * np.exp(-risk)), rng.uniform(0.2 * FOLLOWED, FOLLOWED, len(names))
+    return pd.DataFrame({"set": names, "time": np.minimum(time, until).round(1), "event": (time <= until).astype(int)})
 
 
 def _name(number: int) -> str:
@@ -74,7 +116,7 @@ def _sample(number: int, both: int, rng: np.random.Generator) -> pd.DataFrame:
     return cells[["set", "element", *MARKERS, "state"]]
 
 
-def _write(folder: Path, cells: pd.DataFrame, labels: pd.DataFrame, held_out: pd.Series) -> None:
+def _write_cells(folder: Path, cells: pd.DataFrame, labels: pd.DataFrame, held_out: pd.Series) -> None:
     there, columns = cells["set"].isin(held_out), ["set", "element", *MARKERS]
     tables = {
         "sets": cells.loc[~there, columns],
@@ -83,6 +125,10 @@ def _write(folder: Path, cells: pd.DataFrame, labels: pd.DataFrame, held_out: pd
         "held_out_labels": labels[labels["set"].isin(held_out)],
         "truth": cells[["set", "element", "state"]],
     }
+    _write(folder, tables)
+
+
+def _write(folder: Path, tables: dict[str, pd.DataFrame]) -> None:
     for name, table in tables.items():
         with TableWriter(folder / f"{name}.csv") as writer:
             writer.write(table)
