@@ -13,7 +13,8 @@ from paper.registry import STUDIES, load, tables_of
 from paper.tables import Results
 
 from benchmarks import cells as recorded
-from benchmarks import conditions, pictures
+from benchmarks import pictures
+from benchmarks.conditions import table as conditions_of
 from benchmarks.results import RESULTS, ROOT, by_place
 from benchmarks.sentences import SENTENCES, best
 from omniset.report.blocks import many
@@ -1097,7 +1098,7 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "study_ablation": ("studies/ablation/umbc-both.json", study("ablation")),
     "study_anomaly": ("studies/anomaly/isab.json", study("anomaly")),
     "sets": ("sets/methods.json", sets),
-    "conditions": ("sets/methods.json", conditions.table),
+    "conditions": ("sets/methods.json", conditions_of),
     "coverage": ("sets/coverage.json", coverage),
     "sets_costs": ("sets/costs.json", sets_costs),
     "folders": ("sets/folders.json", folders),
