@@ -377,6 +377,8 @@ def perturb(
         raise ValueError("aliases are for perturber, whose genes may be spelled otherwise")
     columns: dict[str, Any] = {"condition": condition, "control": control, "label": label, "donor": donor}
     arguments, written = given(Computing, options), ["foretold.h5ad"]
+    measured: dict[str, Any] = {}
+    lines: list[str] = []
     fitted = None if perturber is None else CellPerturber.load(perturber, **arguments)
     kind = "evaluation" if fitted is None else "prediction"
     about: dict[str, Any] = {"seed": 0, "device": "cpu", "reads": [*files, perturber, aliases]}
@@ -395,7 +397,7 @@ def perturb(
         else:
             study = fitted.study(cells, columns, _aliases(aliases))
             groups, table = [*study.groups, *study.lacking], fitted.populations(study)
-            evaluation, notes, measured, lines = None, [*cells.notes], {}, []
+            evaluation, notes = None, [*cells.notes]
             foretold = f"{many(len(groups), 'population')} of untreated cells are foretold"
         if groups:
             notes.append(foretold)
