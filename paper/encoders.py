@@ -435,9 +435,8 @@ class SigmoidAttentionBlock(MultisetAttentionBlock):
         elements: Tensor,
         multiplicity: Tensor | None = None,
         peak: Tensor | None = None,
-        size: Tensor | None = None,
     ) -> SigmoidState:
-        q, k, v = self._heads(queries, elements, size)
+        q, k, v = self._heads(queries, elements)
         weights = ((q * self.scale) @ k.mT).sigmoid()
         if multiplicity is not None:
             weights = weights * multiplicity.to(weights.dtype)[:, None, None]
