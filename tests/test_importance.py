@@ -221,10 +221,9 @@ def test_a_set_gets_one_column_from_its_donor_and_keeps_the_rest(monkeypatch):
     monkeypatch.setattr(importance, "READ_AT_ONCE", 7)  # sets are read in pieces
     monkeypatch.setattr(importance, "NUMBERS", 1)  # and features one by one
     model = product_model()
-    task = model.importance_task(sets, y[:, None], None, 1, 0, [2, 0])
+    task = model.importance_task(sets, y[:, None], None, 1, 0)
     donors, group = dict(zip(range(5), [1, 2, 3, 4, 0], strict=True)), np.array([3, 0])
-    for place, exchanged in importance._exchanged(task, donors, group, [0, 0, 0]):
-        feature = [2, 0][place]
+    for feature, exchanged in importance._exchanged(task, donors, group, [0, 0, 0]):
         for stored, i in zip(exchanged, group, strict=True):
             x, m = stored.read()
             own, counts = sets[int(i)].read()

@@ -36,12 +36,6 @@ class OneProcess:
         """Sums over the processes, in the shapes and dtypes of `like`; None where no process has a tensor."""
         return tensors
 
-    def total(self, x: Tensor) -> Tensor:
-        """Sum over the processes of what each of them has."""
-        (total,) = self.sum([x], [x])
-        assert total is not None
-        return total
-
 
 class Processes(OneProcess):
     """The processes of a torch.distributed group.
