@@ -56,7 +56,7 @@ def test_learns_and_comes_back_from_disk(encoder, tmp_path):
     assert (again.predict_proba(batch) == probabilities).all()
     assert again.get_params() == model.get_params()
     written = {p.name for p in (tmp_path / "model").iterdir()}
-    assert written == {"config.json", "model.safetensors", "metrics.json", "run.json"}
+    assert written == {"config.json", "model.safetensors", "metrics.json", "run.json", "README.md"}
     history = json.loads((tmp_path / "model" / "metrics.json").read_text())["history"]
     assert [h["epoch"] for h in history] == list(range(1, 41))
 
@@ -294,7 +294,7 @@ def artefact(fitted, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda c: c.update(format_version=1), "has format_version 1, this Omniset reads 11: make the model anew"),
+        (lambda c: c.update(format_version=1), "has format_version 1, this Omniset reads 12: make the model anew"),
         (lambda c: c["fitted"].update(classes=[["up", "down"]]), r"fitted.classes was \[\['down', 'up'\]\]"),
         (lambda c: c["arguments"].update(nonsense=1), "config.json was changed after the model was saved: arguments.n"),
     ],
