@@ -205,7 +205,7 @@ def test_the_hub_is_asked_for_what_is_not_here(run, tmp_path, monkeypatch, capsy
 
 @pytest.mark.slow
 def test_the_hub_as_huggingface_hub_asks_it(run, tmp_path):
-    """A server of this machine with the two kinds of addresses that a download needs."""
+    """A server of this machine with the three kinds of addresses that a download needs."""
     pytest.importorskip("huggingface_hub")
     asked = []
 
@@ -213,9 +213,17 @@ def test_the_hub_as_huggingface_hub_asks_it(run, tmp_path):
         def do_GET(self):
             asked.append((self.command, self.path))
             name, commit = self.path.rpartition("/")[2], "1" * 40
+            there = (*NAMES, "theirs.pkl")
             if self.path == "/api/models/ours/blood/revision/v1":
-                there = [{"rfilename": name} for name in (*NAMES, "theirs.pkl")]
-                data = json.dumps({"id": "ours/blood", "sha": commit, "siblings": there}).encode()
+                about = {"id": "ours/blood", "sha": commit, "siblings": [{"rfilename": name} for name in there]}
+                data = json.dumps(about).encode()
+            elif self.path.startswith(f"/api/models/ours/blood/tree/{commit}"):
+                sizes = [len((run / name).read_bytes()) if name in NAMES else 1 for name in there]
+                files = [
+                    {"type": "file", "path": name, "size": size, "oid": "2" * 40}
+                    for name, size in zip(there, sizes, strict=True)
+                ]
+                data = json.dumps(files).encode()
             elif self.path == f"/ours/blood/resolve/{commit}/{name}" and name in NAMES:
                 data = (run / name).read_bytes()
             else:
