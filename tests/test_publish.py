@@ -84,7 +84,7 @@ def test_a_readme_that_is_not_the_runs_stays(made, tmp_path, capsys):
     assert (tmp_path / "README.md").read_text() == "mine"
 
 
-def test_a_zip_has_the_files_of_the_model_and_is_the_same_each_time(run, tmp_path, capsys):
+def test_a_zip_has_the_files_of_the_model_and_is_the_same_each_time(run, tmp_path, capsys, as_asked):
     (run / "checkpoints").mkdir()
     (run / "checkpoints" / "last.ckpt").write_text("theirs")
     found = []

@@ -44,7 +44,7 @@ def test_restored_arrays_predict_the_same(name, classes):
     new[2] = np.nan  # an empty set
     member = METHODS[name](classes).fit(x, labels(x, classes))
     state = member.state()
-    assert all(isinstance(value, np.ndarray) and value.dtype.kind in "bif" for value in state.values())
+    assert all(isinstance(value, np.ndarray) and value.dtype.kind in "buif" for value in state.values())
     again = METHODS[name](classes).restore({key: value.copy() for key, value in state.items()})
     predicted = member.predict(new)
     np.testing.assert_array_equal(again.predict(new), predicted)

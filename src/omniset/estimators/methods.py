@@ -301,7 +301,7 @@ class Trees:
         entries = (leaf, np.zeros(leaf.sum()), nodes["value"][leaf])
         made = cls._numbered([*map(len, trees)], feature, threshold, children, entries, int(nodes["depth"].max()))
         start = float(np.ravel(model._baseline_prediction)[0])
-        rows = np.resize(made.threshold, (CHECKED, model.n_features_in_))
+        rows = np.resize(made.threshold.astype(np.float64), (CHECKED, model.n_features_in_))
         if not np.allclose(start + len(trees) * made.means(rows)[:, 0], model.predict(rows), rtol=1e-9, atol=1e-12):
             raise ValueError("this version of scikit-learn stores boosted trees in a way that is not known here")
         return made, start
@@ -343,7 +343,7 @@ class Trees:
 
     @classmethod
     def restored(cls, state: Mapping[str, Any]) -> Trees:
-        return cls(**{name: state[name] for name in cls.__dataclass_fields__})
+        return cls(**{name: state[name] for name in cls.__dataclass_fields__} | {"depth": int(state["depth"])})
 
 
 # ---------------------------------------------------------------------- linear
