@@ -5,6 +5,7 @@ NAMES = (
     "exactness",
     "author",
     "demo",
+    "digits",
     "examples",
     "speed",
     "encoders",

@@ -56,7 +56,7 @@ def test_learns_and_comes_back_from_disk(encoder, tmp_path):
     assert (again.predict_proba(batch) == probabilities).all()
     assert again.get_params() == model.get_params()
     written = {p.name for p in (tmp_path / "model").iterdir()}
-    assert written == {"config.json", "model.safetensors", "metrics.json", "run.json"}
+    assert written == {"config.json", "model.safetensors", "metrics.json", "run.json", "README.md"}
     history = json.loads((tmp_path / "model" / "metrics.json").read_text())["history"]
     assert [h["epoch"] for h in history] == list(range(1, 41))
 

@@ -13,6 +13,7 @@ from omniset.options import Computing, defaults_of, from_plain, options_of, with
 from omniset.runs import devices, folders, processes
 from omniset.training import artefacts
 from omniset.training.fit import check_resumed
+from omniset.training.located import located
 
 Fitted = TypeVar("Fitted", bound="Estimator")
 
@@ -90,14 +91,14 @@ class Estimator(Computing):
         """Read an artefact. Checks format, version, class, tables and every tensor, and says what differs.
 
         Args:
-            folder: What `save` wrote.
+            folder: What `save` wrote, or what else `omniset.training.located` finds a model by.
             **overrides: Options that are to be others than at fit, such as device; and those that an artefact does not
                 keep, which are places on a machine.
 
         Raises:
             FileNotFoundError, ValueError: It is not there, of another kind, changed or damaged.
         """
-        folder = Path(folder).expanduser()
+        folder = located(folder)
         config = artefacts.load_config(folder, cls)
         weights = artefacts.Weights(folder, config)
         tables = {name: artefacts.load_table(folder, config, name, text) for name, text in cls.TABLES.items()}

@@ -14,6 +14,7 @@ EXTRAS = {  # of pyproject.toml: modules that each brings, beside those of table
     "regions": {"nibabel", "nilearn"},
     "dask": {"dask", "distributed"},
     "log": {"tensorboard"},
+    "hub": {"huggingface_hub"},
     "dna": {"transformers"},
     "baselines": {"harmonypy", "scvi"},
 }

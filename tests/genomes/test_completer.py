@@ -139,6 +139,7 @@ def test_there_and_back(completer, tmp_path, mags, quality):
     completer.save(artefact, {"note": 1})
     again = GenomeCompleter.load(artefact)
     names = {"config.json", "model.safetensors", "vocabulary.parquet", "references.parquet", "metrics.json", "run.json"}
+    names |= {"README.md"}
     assert {p.name for p in artefact.iterdir()} == names
     assert again.get_params() == completer.get_params()
     for name in ("families_", "levels_", "history_", "histories_", "sizes_", "methods_", "with_taxonomy_", "notes_"):

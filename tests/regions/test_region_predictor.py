@@ -131,7 +131,7 @@ def test_saved_and_loaded(model, tmp_path, monkeypatch):
     other = complete(11, seed=3)
     assert np.array_equal(again.predict(pairs_once(11), other), model.predict(pairs_once(11), other))
     assert json.loads((tmp_path / "model" / "metrics.json").read_text())["note"] == 3
-    assert {path.suffix for path in (tmp_path / "model").iterdir()} == {".json", ".safetensors", ".parquet"}
+    assert {path.suffix for path in (tmp_path / "model").iterdir()} == {".json", ".safetensors", ".parquet", ".md"}
 
 
 def test_a_default_without_coordinates_is_weighed_saved_and_loaded(tmp_path):

@@ -30,6 +30,7 @@ from omniset.fitted import Estimator
 from omniset.report.blocks import many
 from omniset.runs.progress import Progress
 from omniset.training import artefacts, schema
+from omniset.training.located import located
 from omniset.trials.stacking import Classes, Stack, cross_fitted, in_words, log_losses, raised
 
 Chosen = Int[np.ndarray, " chosen"]  # rows of labelled cells
@@ -273,9 +274,10 @@ class CellAnnotator(AnnotatorOptions, Estimator):
     @classmethod
     def load(cls, folder: str | Path, **overrides: Any) -> CellAnnotator:
         """As `Estimator.load`."""
+        folder = located(folder)
         annotator = super().load(folder, **overrides)
         used = {name: getattr(annotator, name) for name in ("device", "progress")}
-        annotator.embedder_ = CellEmbedder.load(Path(folder) / EMBEDDER, **used)
+        annotator.embedder_ = CellEmbedder.load(folder / EMBEDDER, **used)
         if annotator.embedder_.identity() != annotator.embedded_by_:
             raise ValueError(
                 f"{Path(folder) / EMBEDDER} is model {annotator.embedder_.identity()}, the annotator was fitted with "

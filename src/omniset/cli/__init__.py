@@ -20,7 +20,7 @@ WAITS = {"GOMP_SPINCOUNT": "1000"}
 
 def _commands() -> dict[str, Any]:
     """Of each system a dict of its verbs; those of the estimators on sets stand by themselves."""
-    from omniset.cli import cells, demo, example, genomes, microbiomes, regions, sets
+    from omniset.cli import cells, demo, example, genomes, microbiomes, publish, regions, sets
 
     return {
         "example": example.example,
@@ -30,6 +30,7 @@ def _commands() -> dict[str, Any]:
         "embed": sets.embed,
         "evaluate": sets.evaluate,
         "explain": sets.explain_sets,
+        "publish": publish.publish,
         "genomes": {
             "_help": "Gene content of genomes: complete and clean it, with probabilities.",
             "fit": genomes.fit,

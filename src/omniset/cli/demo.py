@@ -97,6 +97,7 @@ def _learn(place: Any, models: dict[str, Any], max_sets: int | None, seed: int) 
         _say(f"      accuracy {rows[way]['accuracy']:.1%}, 95 % interval {low:.1%} to {high:.1%}")
 
     model = models[EXACT]
+    model.simple_ = None  # what stands beside one network, which nobody asks for here, would be most of the artefact
     agreement = _agreement(model, test)
     place.save(model)
     picture = _explained(model, test, y_test)

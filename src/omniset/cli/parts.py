@@ -251,10 +251,10 @@ def settings_of(job: Job) -> dict[str, Any]:
     """
     import torch
 
+    from omniset.training.located import located
+
     arguments = {name: value for name, value in job.arguments.items() if name not in COMPUTING}
-    model = Path(arguments["model"])
-    if not (model / "config.json").is_file():
-        raise FileNotFoundError(f"model={model} is no folder of a model, such as fit writes: it has no config.json")
+    model = located(arguments["model"])
     checksums = [_checksum(model / name) for name in ("config.json", "model.safetensors")]
     for name, value in arguments.items():  # the file that an option names may change, too
         if isinstance(value, (str, Path)) and os.path.isfile(value):

@@ -45,6 +45,7 @@ from omniset.tables.sets import SetTable, collect
 from omniset.tables.stored import StoredSets
 from omniset.tables.survival import as_survival
 from omniset.training import artefacts
+from omniset.training.located import located
 from omniset.trials.comparison import HOLDS
 
 IDENTIFIER = re.compile(r"(.+[_ .-])?(id|barcode|uuid)", re.IGNORECASE)  # columns that are hardly features
@@ -65,7 +66,8 @@ def load(folder: Path, overrides: dict[str, Any]) -> Any:
     """
     processes.require_alone("a model is used in one process; --scheduler shares many files out")
     makers = {maker.__name__: maker for maker in MAKERS.values()}
-    model = makers.get(artefacts.kind_of(folder), SetClassifier).load(folder)
+    folder = located(folder)
+    model = makers.get(artefacts.read_config(folder)["class"], SetClassifier).load(folder)
     alone = {"devices": 1, "num_nodes": 1}
     model.set_params(**alone | {k: v for k, v in overrides.items() if v is not None})
     model.check_arguments()

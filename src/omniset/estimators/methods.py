@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -144,6 +144,7 @@ LEAF = 3  # rows of a leaf, of numbers
 SAMPLED = 10_000  # rows that a tree sees at most
 ROWS_AND_TREES = 1 << 15  # that go down at once, so that a cache holds where they are
 CHECKED = 64  # rows
+SMALL = (np.uint8, np.int16, np.int32, np.float16, np.float32)
 
 
 class PooledForest(Method):
@@ -159,9 +160,10 @@ class PooledForest(Method):
         known, codes = (None, y) if self.classes is None else np.unique(y, return_inverse=True)
         trees = self.trees = Trees.of(self._grown(x, codes, w, seed))
         below = trees.threshold.astype(np.float32)  # as the table is: rounded down, all rows go where they went
-        trees.threshold = np.where(below > trees.threshold, np.nextafter(below, np.float32(-np.inf)), below)
+        trees.threshold = small(np.where(below > trees.threshold, np.nextafter(below, np.float32(-np.inf)), below))
+        trees.value = small(trees.value.astype(np.float32))
         if known is not None:
-            trees.output, trees.value = known[trees.output].astype(np.int32), trees.value.astype(np.float32)
+            trees.output = small(known[trees.output])
 
     def _grown(self, x: Table, y: np.ndarray, w: np.ndarray, seed: int) -> Iterator[Any]:
         """The trees of scikit-learn's `ExtraTreesClassifier` or `ExtraTreesRegressor`, one after the other.
@@ -206,29 +208,37 @@ class ContextForest(PooledForest):
     sees = IN_SETS
 
 
+def small(numbers: Shaped[np.ndarray, " numbers"]) -> Shaped[np.ndarray, " numbers"]:
+    """The same numbers, in the first of some types that holds all of them."""
+    with np.errstate(all="ignore"):
+        made = (numbers.astype(kind) for kind in SMALL)
+        return next((each for each in made if (each == numbers).all()), numbers)
+
+
 @dataclass
 class Trees:
-    """Trees whose nodes are numbered through.
+    """Trees whose nodes are numbered through, each before all below it: the left child of a node is the next node.
 
-    From its root a row x goes left where x[feature] <= threshold, else right, until it is at a leaf, whose left and
-    right is the leaf itself. What a tree says of the rows that end at leaf i are entries starts[i] to starts[i + 1]:
-    of output[entry] its value[entry], of all other outputs 0. A tree that is grown out knows one class at most leaves,
-    so that a forest is as large as its rows are many, however many classes there are.
+    From its root a row x goes left where x[feature] <= threshold, else right, until it is at a leaf. What a tree says
+    of the rows that end there are the entries of the leaf: of output[entry] its value[entry], of all other outputs 0. A
+    tree that is grown out knows one class at most leaves, so that a forest is as large as its rows are many, however
+    many classes there are; and all is in small types: of ten classes and a thousand rows six bytes a node.
 
     Attributes:
         roots: A node per tree.
-        starts: None of a node that is no leaf.
+        feature, threshold: Of the nodes that are no leaves, one after the other.
+        right: How many nodes further on the right child is; 0 of a leaf.
+        number: Entries of each leaf, one after the other.
         depth: Of the deepest tree.
     """
 
-    roots: Int[np.ndarray, " trees"]
-    feature: Int[np.ndarray, " nodes"]
-    threshold: Float[np.ndarray, " nodes"]
-    left: Int[np.ndarray, " nodes"]
-    right: Int[np.ndarray, " nodes"]
-    starts: Int[np.ndarray, " nodes_and_1"]
-    output: Int[np.ndarray, " entries"]
-    value: Float[np.ndarray, " entries"]
+    roots: Shaped[np.ndarray, " trees"]
+    feature: Shaped[np.ndarray, " splits"]
+    threshold: Shaped[np.ndarray, " splits"]
+    right: Shaped[np.ndarray, " nodes"]
+    number: Shaped[np.ndarray, " leaves"]
+    output: Shaped[np.ndarray, " entries"]
+    value: Shaped[np.ndarray, " entries"]
     depth: int
 
     @classmethod
@@ -265,12 +275,14 @@ class Trees:
         node has, their outputs and their values.
         """
         roots = np.cumsum([0, *sizes[:-1]])
-        first, itself = np.repeat(roots, sizes), np.arange(len(feature))
-        left, right = (np.where(child < 0, itself, first + child).astype(np.int32) for child in children)
+        (left, right), itself = children, np.arange(len(feature)) - np.repeat(roots, sizes)
+        splits = right >= 0
+        if (left[splits] != itself[splits] + 1).any():
+            raise ValueError("this version of scikit-learn numbers the nodes of trees in a way that is not known here")
         number, output, value = entries
-        starts = np.append(0, np.cumsum(number)).astype(np.int32)
-        numbers = (roots.astype(np.int32), feature.astype(np.int32))
-        return cls(*numbers, threshold, left, right, starts, output.astype(np.int32), value, int(depth))
+        further = np.where(splits, right - itself, 0)
+        columns = (roots, feature[splits], threshold[splits], further, number[~splits], output, value)
+        return cls(*map(small, columns), int(depth))
 
     @classmethod
     def of_histograms(cls, model: Any) -> tuple[Trees, float]:
@@ -289,7 +301,7 @@ class Trees:
         entries = (leaf, np.zeros(leaf.sum()), nodes["value"][leaf])
         made = cls._numbered([*map(len, trees)], feature, threshold, children, entries, int(nodes["depth"].max()))
         start = float(np.ravel(model._baseline_prediction)[0])
-        rows = np.resize(made.threshold, (CHECKED, model.n_features_in_))
+        rows = np.resize(made.threshold.astype(np.float64), (CHECKED, model.n_features_in_))
         if not np.allclose(start + len(trees) * made.means(rows)[:, 0], model.predict(rows), rtol=1e-9, atol=1e-12):
             raise ValueError("this version of scikit-learn stores boosted trees in a way that is not known here")
         return made, start
@@ -297,8 +309,11 @@ class Trees:
     def means(self, x: Float[np.ndarray, "rows columns"], outputs: int = 1) -> Float64[np.ndarray, "rows outputs"]:
         """The mean over trees."""
         out = np.empty((len(x), outputs))
+        entries = np.zeros(len(self.right) + 1, dtype=np.int64)
+        entries[1:][self.right == 0] = self.number
+        starts = entries.cumsum()
         for some, leaves in self._leaves(x):
-            first, end = self.starts.take(leaves), self.starts.take(leaves + 1)
+            first, end = starts.take(leaves), starts.take(leaves + 1)
             number = (end - first).reshape(-1)
             entry = np.repeat(end.reshape(-1) - number.cumsum(), number) + np.arange(number.sum())
             place = np.repeat(outputs * np.arange(len(leaves)), (end - first).sum(1)) + self.output.take(entry)
@@ -309,15 +324,17 @@ class Trees:
     def _leaves(self, x: Float[np.ndarray, "rows columns"]) -> Iterator[tuple[slice, Int[np.ndarray, "some trees"]]]:
         """The leaf of each row in each tree, some rows at a time. Places are flat: `take` finds them fastest."""
         numbers, columns = np.ascontiguousarray(x).reshape(-1), x.shape[1]
-        feature = self.feature.astype(np.intp)
-        children = np.stack([self.right, self.left], 1).reshape(-1).astype(np.intp)
+        splits, node = self.right > 0, np.arange(len(self.right))
+        children = np.stack([node + self.right, node + splits], 1).reshape(-1)  # a leaf's are the leaf itself
+        feature, threshold = np.zeros(len(node), dtype=np.intp), np.zeros(len(node), self.threshold.dtype)
+        feature[splits], threshold[splits] = self.feature, self.threshold
         size = max(ROWS_AND_TREES // len(self.roots), 1)
         for start in range(0, len(x), size):
             rows = np.arange(start, min(start + size, len(x)))
             first = columns * rows[:, None]
             node = np.repeat(self.roots[None].astype(np.intp), len(rows), 0)
             for _ in range(self.depth):
-                goes_left = numbers.take(feature.take(node) + first) <= self.threshold.take(node)
+                goes_left = numbers.take(feature.take(node) + first) <= threshold.take(node)
                 node = children.take(2 * node + goes_left)
             yield slice(start, start + len(rows)), node
 
@@ -325,10 +342,8 @@ class Trees:
         return {name: np.asarray(value) for name, value in vars(self).items()}
 
     @classmethod
-    def restored(cls, state: dict[str, np.ndarray]) -> Trees:
-        return cls(
-            **{name: state[name] for name in cls.__dataclass_fields__ if name != "depth"}, depth=int(state["depth"])
-        )
+    def restored(cls, state: Mapping[str, Any]) -> Trees:
+        return cls(**{name: state[name] for name in cls.__dataclass_fields__} | {"depth": int(state["depth"])})
 
 
 # ---------------------------------------------------------------------- linear

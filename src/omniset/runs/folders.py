@@ -19,6 +19,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
+from omniset.runs import cards
 from omniset.runs.console import has_work, run_folder
 from omniset.runs.files import HALF_WRITTEN, write_json
 from omniset.runs.locks import NAME as LOCK
@@ -167,7 +168,8 @@ def check(
 
 
 def finish(folder: Path, kind: str, command: str) -> None:
-    """Say in a folder what a run has made there."""
+    """Say in a folder what a run has made there; of a model in its card too."""
+    cards.write(folder)
     made = tree_of(folder)
     write_record(folder, kind, command, {name: below for name, below in made.items() if name != RECORD})
 
@@ -323,6 +325,7 @@ def saving(folder: Path, kind: str, replace: bool) -> Iterator[Path]:
     if folder.is_dir() and RECORD not in (before := tree_of(folder)) and only_training(folder):
         with locked(folder):
             yield folder
+            cards.write(folder)
             write_record(folder, kind, "", {n: below for n, below in tree_of(folder).items() if n not in before})
         return
     check(folder, [kind], replace)

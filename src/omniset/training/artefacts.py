@@ -87,29 +87,9 @@ def save(
         write_json(folder / "config.json", config)  # last: an artefact that can be read is whole
 
 
-def kind_of(folder: str | Path) -> str:
-    """The class in an artefact's configuration; "" where it is unreadable: `load` then says why."""
-    try:
-        config = json.loads(read_small(Path(folder) / "config.json"))
-        return str(config["class"])
-    except (OSError, ValueError, RecursionError, TypeError, KeyError):
-        return ""
-
-
-def load_config(folder: str | Path, estimator: type) -> dict[str, Any]:
-    """The configuration of an artefact, checked.
-
-    Args:
-        estimator: The class that is loaded. Its options say what its arguments are, its FITTED what `fitted` is: a
-            JSON schema for each key.
-
-    Raises:
-        FileNotFoundError: No artefact there.
-        ValueError: Of another format, version or class, changed, or against the schema.
-    """
+def read_config(folder: str | Path) -> dict[str, Any]:
+    """The configuration of an artefact of any class. Raises: as `load_config`."""
     path = Path(folder) / "config.json"
-    if not path.is_file():
-        raise FileNotFoundError(f"{folder} is no folder of a model, such as fit writes: it has no config.json")
     try:
         config = json.loads(read_small(path))
     except (ValueError, RecursionError) as error:
@@ -125,6 +105,33 @@ def load_config(folder: str | Path, estimator: type) -> dict[str, Any]:
     if differences:
         raise ValueError(f"{path} was changed after the model was saved: {'; '.join(differences[:5])}")
     schema.check(config, schema.CONFIG, path)
+    return config
+
+
+def files_of(folder: Path) -> list[str]:
+    """The names of the files that an artefact consists of, all of them checked. Raises: as `load_config`."""
+    config = read_config(folder)
+    Weights(folder, config)
+    for name in config["tables"]:
+        load_table(folder, config, name)
+    names = ["config.json", "model.safetensors", *(f"{name}.parquet" for name in config["tables"])]
+    names += ["metrics.json"] if (folder / "metrics.json").is_file() else []
+    within = folder / "embedder"  # the model of the vectors of an annotator
+    return names + ([f"embedder/{name}" for name in files_of(within)] if (within / "config.json").is_file() else [])
+
+
+def load_config(folder: str | Path, estimator: type) -> dict[str, Any]:
+    """The configuration of an artefact, checked.
+
+    Args:
+        estimator: The class that is loaded. Its options say what its arguments are, its FITTED what `fitted` is: a
+            JSON schema for each key.
+
+    Raises:
+        FileNotFoundError: No artefact there.
+        ValueError: Of another format, version or class, changed, or against the schema.
+    """
+    config, path = read_config(folder), Path(folder) / "config.json"
     if config["class"] != estimator.__name__:
         raise ValueError(f"{folder} holds a {config['class']}, not a {estimator.__name__}")
     config["arguments"] = without_folder(config["arguments"])
