@@ -19,7 +19,7 @@ metrics: {metrics}
 
 # {class}
 
-A model of [Omniset](https://pypi.org/project/omniset/): commands take its folder as `--model`, Python takes it as
+A model of Omniset: commands take its folder as `--model`, Python takes it as
 `{class}.load(folder)`. Saved by Omniset {omniset}, with Python {python}, PyTorch {torch} and NumPy {numpy}.
 
 ## Data
