@@ -130,7 +130,8 @@ def test_print(page):
 def test_sorting(page):
     """By click and by keyboard; numbers as numbers, up and then down; only one column at a time."""
     labels = column(page, "Class by class.", 1)
-    recall = dict(zip(labels, map(float, column(page, "Class by class.", 4)), strict=True))
+    shown = page.find_elements(By.XPATH, "//table[caption='Class by class.']/tbody/tr/*[4]")
+    recall = dict(zip(labels, [float(cell.get_attribute("data-value")) for cell in shown], strict=True))
     header, button = page.find_element(By.XPATH, HEADER.format("recall")), HEADER.format("recall") + "/button"
     assert header.get_attribute("aria-sort") is None
     page.find_element(By.XPATH, button).click()
@@ -152,7 +153,48 @@ def test_unknown_values_stay_last(page):
     header = HEADER.format("recall") + "/button"
     for _ in range(2):
         page.find_element(By.XPATH, header).click()
-        shown = column(page, "Class by class.", 4)
+        rows = page.find_elements(By.XPATH, "//table[caption='Class by class.']/tbody/tr/*[4]")
+        shown = [cell.get_property("textContent") for cell in rows]  # of rows on other pages too
         known = [value for value in shown if value != "\N{EN DASH}"]
         assert 0 < len(known) < len(shown)
         assert shown[: len(known)] == known
+
+
+@pytest.mark.parametrize("address", ["60 classes"], indirect=True)
+def test_long_tables_are_searched_and_turned_and_wide_ones_lose_columns(page):
+    names = [f"class {i}" for i in range(60)]
+    block = "//table[caption='{}']/../preceding-sibling::div[@class='tools']"
+    tools = page.find_element(By.XPATH, block.format("Class by class."))
+
+    def shown():
+        return [text for text in column(page, "Class by class.", 1) if text]
+
+    assert shown() == names[:20]
+    tools.find_element(By.XPATH, "./button[2]").click()
+    assert shown() == names[20:40]
+    assert "21 to 40 of 60" in tools.text
+    tools.find_element(By.TAG_NAME, "input").send_keys("CLASS 5")
+    assert shown() == [name for name in names if "class 5" in name]
+    caption = page.find_element(By.XPATH, "//caption[starts-with(., 'Methods beside ours')]").text
+    wide = page.find_element(By.XPATH, block.format(caption))
+    wide.find_element(By.TAG_NAME, "summary").click()
+    wide.find_elements(By.CSS_SELECTOR, "details input")[1].click()
+    assert column(page, caption, 3) == [""]
+    assert column(page, caption, 2) != [""]
+
+
+@pytest.mark.parametrize("address", ["classes"], indirect=True)
+def test_what_is_found_is_on_the_first_screen_and_points_have_names(page):
+    for width, height in ((1280, 900), (390, 844)):
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
+        page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        figure = page.find_element(By.CSS_SELECTOR, "header figure svg").rect
+        assert (
+            page.find_element(By.CSS_SELECTOR, ".lead").rect["y"]
+            < figure["y"]
+            < figure["y"] + figure["height"]
+            < height
+        )
+    points = page.find_elements(By.CSS_SELECTOR, "header svg use > title")
+    names = {point.get_property("textContent").split(":")[0] for point in points}
+    assert names == {str(number) for number in range(211)}

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
+from markupsafe import escape
 
 import baskets
 from omniset.cells.options import EmbedderOptions
@@ -194,7 +195,11 @@ def test_reports_have_one_frame(done):
         assert report["provenance"]["omniset"]
         assert report["command"].startswith("omniset ")
         page = (done.folder / folder / "report.html").read_text(encoding="utf-8")
-        assert ">Summary<" in page
+        assert next(iter(report)) == "verdict"
+        assert f'<p class="lead">{escape(report["verdict"])}</p>' in page
+        opening = page[page.index("<header>") : page.index("</header>")]
+        assert opening.count('class="block note') <= 2
+        assert "<svg" in opening
     assert done.json("evaluation/report.json")["evaluation"]["format"] == "omniset evaluation"
 
 

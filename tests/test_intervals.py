@@ -235,7 +235,7 @@ def test_of_equal_baselines_the_next_score_decides():
 
 @pytest.mark.parametrize(
     ("gap", "units", "words"),
-    [(0.2, 40, "Ours beats strong, the best baseline"), (-0.2, 7, "Use strong"), (0.0, 7, "tie"), (0.2, 1, "too few")],
+    [(0.2, 40, "better than strong, the best baseline"), (-0.2, 7, "Use strong"), (0.0, 7, "tie"), (0.2, 1, "too few")],
 )
 def test_the_verdict_in_a_sentence(gap, units, words):
     said = comparison(gap, units).verdict()

@@ -57,7 +57,7 @@ def test_no_files_import_each_other_in_a_circle():
 
 def test_budgets_of_lines():
     def lines(path: Path) -> int:
-        files = path.glob("**/*") if path.is_dir() else [path]
+        files = [f for f in path.glob("**/*") if "models" not in f.parts] if path.is_dir() else [path]  # data of one
         return sum(len(f.read_bytes().splitlines()) for f in files if f.is_file() and f.suffix != ".pyc")
 
     text = "\n".join(layout())

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from omniset.report import Cell, Facts, Headline, Note, Plot, Report, Section, Table, multiqc, render, write
+from omniset.report import Cell, Facts, Note, Plot, Report, Section, Table, multiqc, render, write
 from omniset.report.blocks import text_of
 from omniset.report.data import DataSummary, quantiles
 from omniset.report.frame import Run
@@ -189,8 +189,9 @@ def test_page(name):
         assert table["scope"] in ("col", "row")
     assert len(page.all("caption")) == len(page.all("table"))
     headings = [h["text"] for h in page.all("h2")]
-    assert headings[:4] == ["Contents", "Summary", "Data", "Learning curves"]
-    assert headings[-3:] == ["Examples", "Settings", "How it was made"]
+    assert headings[0] == "Contents"
+    ends = ["Data", "Learning curves", "Settings", "How it was made"]
+    assert headings[-4:] == ends if name != "nothing" else headings == ["Contents", "Data", "How it was made"]
     policy = next(m["content"] for m in page.all("meta") if m.get("http-equiv") == "Content-Security-Policy")
     assert policy.startswith("default-src 'none';")
     assert "connect-src" not in policy
@@ -273,8 +274,6 @@ def test_numbers_are_those_of_the_evaluation(name):
     assert [row[:3] for row in shown] == [[m, write(i.value), write(i.low)] for m, i in found.items()]
     for metric, interval in found.items():
         assert interval.value == pytest.approx(evaluation.score(outcome, metric, 2).value, rel=1e-12, nan_ok=True)
-    big = [e["text"] for e in page.all("dd") if "text" in e][:4]
-    assert big[0].startswith(text_of(next(iter(found.values())).value))
 
 
 def test_confusion_and_groups_are_those_of_the_evaluation():
@@ -308,14 +307,8 @@ def test_most_frequent_confusions():
 
 def test_what_is_missing_is_said():
     _, text, _ = made("nothing")
-    for sentence in (
-        "How good the predictions are is not known",
-        "Nothing was trained by epochs.",
-        "No set was explained in this run.",
-    ):
-        assert sentence in text
+    assert "How good the predictions are is not known" in text
     assert [row[2] for row in cells(made("one set")[2], METRICS)] == [""] * 5
-    assert "No set has a known truth." in made("no row")[1]
 
 
 def test_the_same_run_gives_the_same_page():
@@ -340,12 +333,12 @@ def test_blocks():
     assert table.numeric() == [False, True, True]
     with pytest.raises(ValueError, match="table 't': a row of 1 cells for 2 columns"):
         Table("t", ["a", "b"], [[1]])
-    blocks = [table, Note("warning", "<b>"), Facts([("rate", 0.001)]), Headline([("R2", np.float32(0.5), "good")])]
+    blocks = [table, Note("warning", "<b>"), Facts([("rate", 0.001)])]
     page = Page(render(Report("T", "lead", [Section("Same", blocks=blocks), Section("Same"), Section("?")])))
     assert cells(page, "t") == [["a", "10", ""], ["b", "9", "9"], ["c", "", "1.5"]]
     assert [s["id"] for s in page.all("section")] == ["same", "same-1", "section", "page:made"]
     said = [d["text"] for d in page.all("dd")]
-    assert said == ["0.001", "0.5000good"]
+    assert said == ["0.001"]
 
 
 def test_values_as_text():

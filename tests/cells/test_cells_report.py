@@ -11,6 +11,7 @@ from omniset.cells import CellEmbedder, projection, read_cells, report
 from omniset.cells.data import batch_codes
 from omniset.cells.evaluate import TRANSFER, WHOLE, Evaluation
 from omniset.report import figures, render
+from omniset.report.blocks import rounded
 from omniset.report.frame import Run
 from omniset.report.page import svg
 
@@ -112,7 +113,9 @@ def test_the_report_on_a_model(embedder, cells, drawn):
         if key != "epoch":
             assert figures.words(key) in html
     assert found["library_correlation"] is not None
-    assert f"correlation {report.text_of(found['library_correlation'])}." in html
+    assert rounded(found["library_correlation"], 2).text in html
+    assert page.opening[0].caption == "PCA of the vectors, by kind."
+    assert page.lead == found["verdict"] == next(iter(found.values()))
     assert [row["gene"] for row in found["explained"]] == explained["gene"].tolist()
 
 
@@ -121,8 +124,8 @@ def test_every_part_may_be_missing(embedder, drawn, monkeypatch):
     drawn.library, drawn.groups = None, {}
     page, found = report.of_fit(embedder, drawn, None, BATCHES[:1], run("fit"))
     html = render(page)
-    for word in ("Nothing was trained", "No cell was explained", "not known, or all the same", "nothing was mixed"):
-        assert word in html
+    assert "nothing was mixed" in html
+    assert [section.title for section in page.sections] == ["Batches", "Settings"]
     assert found["library_correlation"] is None
     assert found["explained"] == []
 
@@ -157,12 +160,12 @@ def evaluation(**changed):
 def test_the_report_on_an_evaluation():
     page, found = report.of_evaluation(evaluation(), run("evaluation"))
     html = render(page)
-    for word in ("What was decided.", "Harmony is enough", "Ours and pca, the best baseline, are a tie"):
+    for word in ("What was decided.", "Harmony is enough", "a tie with pca, the best baseline, with "):
         assert word in html
     for method in ("omniset", "pca"):
         for by in ("batch", "cell type"):
             assert f"{method}: PCA by {by}." in html
-    for number in ("0.875", "0.705", "0.100"):
+    for number in ("0.71", "0.10"):
         assert number in html
     assert [gate["verdict"] for gate in found["evaluation"]["gates"]] == ["tie", "tie", "cannot be told"]
 
@@ -170,8 +173,7 @@ def test_the_report_on_an_evaluation():
 def test_an_evaluation_may_lack_its_parts_and_draws_a_sample_of_many_cells(monkeypatch):
     bare = evaluation(inductive=pd.DataFrame(), checks={}, embeddings={}, not_run={})
     html = render(report.of_evaluation(bare, run("evaluation", (), ()))[0])
-    for word in ("No batch was left out", "Nothing was checked."):
-        assert word in html
+    assert "Batches that were not seen" not in html
     monkeypatch.setattr(projection, "DRAWN", 11)
     page, found = report.of_evaluation(evaluation(), run("evaluation"))
     assert found["drawn"] == {"cells": 11, "of": 23, "by": "PCA"}
@@ -182,5 +184,4 @@ def test_an_evaluation_may_lack_its_parts_and_draws_a_sample_of_many_cells(monke
 def test_many_points_are_one_image(number, image):
     x, y = np.random.default_rng(0).normal(size=(2, number))
     of_types = figures.categories(np.stack((x, y), 1), np.full(number, "a"), "x", "y")
-    for figure in (of_types, figures.points(x, y, "x", "y")):
-        assert ("data:image/png;base64," in svg(report.Plot(figure, "alt", "caption"), "p")) == image
+    assert ("data:image/png;base64," in svg(report.Plot(of_types, "alt", "caption"), "p")) == image

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from region_methods import brain_of, made_up
 from scipy.stats import pearsonr
 
-from omniset.regions import evaluate, figures, report
-from omniset.regions.evaluate import PLACES, within_folds
+from omniset.regions import figures, report
+from omniset.regions.evaluate import PLACES
 from omniset.regions.null_models import WHAT, NullResult
 from omniset.regions.predictor import ConnectivityPredictor
 from omniset.report import render, write
@@ -57,8 +57,8 @@ def page_of(found, warnings=()):
 
 
 def said_in(page):
-    found = []
-    for part in page.sections:
+    found = [page.lead, page.about]
+    for part in [report.Section("", "", page.opening), *page.sections]:
         found.append(part.text)
         for block in part.blocks:
             for name in ("text", "caption", "alt", "rows", "items"):
@@ -87,7 +87,8 @@ def test_the_report_on_an_evaluation(whole, tmp_path):
     html = write(tmp_path, page, numbers).read_text(encoding="utf-8")
     found = evaluation()
     verdict = found.comparison.verdict()
-    assert verdict.startswith("Ours beats ridge, the best baseline")
+    assert verdict.startswith("Pearson's r ")
+    assert ": better than ridge, the best baseline, with " in verdict
     for word in (verdict, "both regions of a test pair are new to it", "folds of 2 seeds", figures.NEEDS):
         assert word in said
     for word in ("A &lt;warning&gt;.", "What was decided."):
@@ -97,6 +98,8 @@ def test_the_report_on_an_evaluation(whole, tmp_path):
     assert (kept["system"], kept["kind"], kept["warnings"]) == ("regions", "evaluation", [WARNING])
     assert kept["notes"] == ["What was decided."]
     assert kept["evaluation"]["gates"][0]["verdict"] == "holds"
+    assert page.lead == kept["verdict"] == verdict
+    assert page.opening[0].caption.startswith(report.HALVES)
     assert kept["table"]["ridge"]["pearson"] == found.table().loc["ridge", "pearson"]
 
 
@@ -111,36 +114,6 @@ def test_without_ours_or_without_baselines_there_is_no_verdict():
         _, numbers, said = page_of(some)
         assert f"Nothing is said of ours beside baselines: {why}." in said
         assert numbers["shown"] == ("ridge" if OURS in left else OURS)  # the best that there is
-
-
-def test_r_within_folds_is_that_of_each_fold_by_its_pairs():
-    rng = np.random.default_rng(0)
-    folds = np.repeat([0, 1, 2], [17, 5, 2])
-    truth = rng.normal(size=24)
-    predicted = truth + rng.normal(size=24) + 100.0 * folds
-    parts = [(pearsonr(truth[folds == f], predicted[folds == f]).statistic, (folds == f).sum()) for f in (0, 1)]
-    expected = sum(r * n for r, n in parts) / 22  # of two pairs there is no correlation
-    order = rng.permutation(24)
-    assert within_folds(truth, predicted, folds) == pytest.approx(expected, rel=1e-12)
-    assert within_folds(truth[order], predicted[order], folds[order]) == pytest.approx(expected, rel=1e-12)
-    assert np.isnan(within_folds(truth[:0], predicted[:0], folds[:0]))
-
-
-def test_bins_of_distance(whole):
-    found, numbers = evaluation(), whole[1]["by_distance"]
-    pairs = found.tested()
-    distance = np.array([np.linalg.norm(np.subtract(*found.regions.coordinates[[i, j]])) for i, j in pairs])
-    ranked = np.argsort(distance)
-    for method in (OURS, "ridge"):
-        rows = [row for row in numbers if row["method"] == method]
-        sizes = [row["pairs"] for row in rows]
-        assert (len(rows), sum(sizes)) == (evaluate.BINS, len(pairs))
-        assert max(sizes) - min(sizes) <= 1
-        for row, own in zip(rows, np.split(ranked, np.cumsum(sizes)[:-1]), strict=True):
-            mm, (i, j) = distance[own], pairs[own].T
-            truth, predicted = found.regions.connectivity[i, j], found.predictions[method][0, i, j]
-            expected = mm.mean(), mm.min(), mm.max(), within_folds(truth, predicted, found.folds[0, i])
-            assert [row[name] for name in ("mean", "low", "high", "pearson")] == pytest.approx(expected, rel=1e-12)
 
 
 def test_matrices_of_many_regions_are_images_and_small():
@@ -158,21 +131,17 @@ def test_nulls_are_beside_what_was_observed(whole):
     assert [row[:2] for row in rows] == [[what, kind] for kind in ("spin", "variogram") for what in WHAT]
     first = evaluation().nulls[0]
     expected = [0.4, first.nulls.mean(), first.nulls.max(), 0.4 - first.nulls.mean()]
-    np.testing.assert_allclose(rows[0][2:6], expected, rtol=1e-12)
-    assert rows[0][7] == 1 / (1 + SPINS)
-    axes = plots(part)[0].figure.axes[0]
-    assert axes.lines[0].get_xdata()[0] == pytest.approx(0.4)
-    assert sum(bar.get_height() for bar in axes.patches) == SPINS
+    np.testing.assert_allclose(rows[0][3:7], expected, rtol=1e-12)
+    assert (rows[0][2], rows[0][8]) == (SPINS, 1 / (1 + SPINS))
 
 
 def test_an_evaluation_may_lack_its_parts():
     bare = regions().with_(coordinates=None, hemisphere=None, network=None, notes=[])
     some = replace(evaluation(bare), nulls=[], split="random")
-    page, numbers, said = page_of(some)
-    for word in ("No null model", "Places are not known", "drawn at random"):
-        assert word in said
-    assert numbers["by_distance"] == []
-    assert len(plots(section(page, "Matrices"))) == 3
+    page, _, said = page_of(some)
+    assert "drawn at random" in said
+    assert not {"Null model", "Glass brains", "Notes"} & {part.title for part in page.sections}
+    assert len(plots(section(page, "Matrices"))) == 1  # and the one that is shown first
 
 
 def importance():
@@ -188,13 +157,17 @@ def test_the_report_on_a_model():
     truth, predicted = own.connectivity[i, j], predictor.predict(np.stack([i, j], 1))
     r = pearsonr(truth, predicted).statistic
     assert numbers["pearson_of_training_pairs"] == pytest.approx(r, rel=1e-9)
-    drawn = plots(section(page, "Pairs learned from"))[0].figure.axes[0].collections[0].get_offsets()
-    expected = np.stack([truth, predicted], 1)[np.argsort(truth)]
-    np.testing.assert_allclose(drawn[np.argsort(drawn[:, 0])], expected, rtol=1e-6)
+    shown = page.opening[0].figure.axes[0].images[0].get_array()
+    order = figures.arranged(own.network, own.hemisphere, np.zeros(REGIONS, dtype=int))[0]
+    assert np.ma.count(shown) == 2 * len(i)
+    both = np.zeros((2, REGIONS, REGIONS))
+    both[:, i, j] = both[:, j, i] = truth, predicted
+    for half, of in ((np.triu_indices(REGIONS, 1), both[0]), (np.tril_indices(REGIONS, -1), both[1])):
+        np.testing.assert_allclose(shown[half], of[np.ix_(order, order)][half], rtol=1e-6)
     said = said_in(page)
     for word in (
-        *(WARNING, "What was decided.", "How well it does on regions not seen", "without parts to weigh"),
-        *("Nothing was trained by epochs.", "1 of 13 have q < .05", "903"),
+        *(WARNING, "What was decided.", "how well of regions not seen, evaluate says", "Learned from 903 pairs"),
+        *("1 of 13 have q < .05"),
     ):
         assert word in said
     assert "A &lt;warning&gt;." in render(page)
@@ -205,9 +178,9 @@ def test_a_part_that_is_taken_alone_is_said(weights, alone):
     of = {"near": {"ridge": 0.5, "boosting": 0.5}, "far": dict(zip(("ridge", "boosting"), weights, strict=True))}
     part = report._parts(of, {"near": {"ridge": 0.2}, "far": {"ridge": 0.4, "blend": 0.3}})
     words = "Far: pairs of regions away from known regions. Kernel ridge is taken alone: on regions held back all"
-    assert (f"{words} together were no better, r 0.3000 against 0.4000." in part.text) == alone
+    assert (f"{words} together were no better, r 0.30 against 0.40." in part.text) == alone
     (table,) = part.blocks
-    assert table.rows[0] == ["kernel ridge", 0.5, 0.2, weights[0], 0.4]
+    assert [*map(value_of, table.rows[0])] == ["kernel ridge", 0.5, 0.2, weights[0], 0.4]
 
 
 def test_what_genes_add_is_said_first():
@@ -227,7 +200,8 @@ def test_the_report_on_known_regions_that_are_read():
     tables = [block.rows for block in section(page, "Read from").blocks if isinstance(block, report.Table)]
     assert tables == [[["A<b>", 0.5], ["B", 0.2]], [["A<b>", 0.9]]]
     assert numbers["pairs"] == looked.to_dict("records")
-    assert "was not measured" in said_in(page)
+    assert page.lead == "two reads most from A<b>; one reads most from A<b>, B."
+    assert [part.title for part in page.sections] == ["Read from"]
 
 
 def test_the_report_on_an_explanation():
@@ -235,13 +209,14 @@ def test_the_report_on_an_explanation():
     looked = pd.DataFrame(pairs)
     page, numbers = report.of_explanation(about([], ["Hm."]), looked, importance(), "one<b>", "two")
     html = render(page)
-    for word in ("where the network looked", "Hm.", "one&lt;b&gt;", "&lt;i&gt;C"):
+    for word in ("Where the network looked", "Hm.", "one&lt;b&gt;", "&lt;i&gt;C"):
         assert word in html
     assert numbers["pairs"] == looked.to_dict("records")
     table = next(b for b in section(page, "Pairs of genes").blocks if isinstance(b, report.Table))
     assert [row[2] for row in table.rows] == [0.4, 0.35, 0.2, 0.1]
     empty, _ = report.of_explanation(about([]), looked[:0], None, "one", "two")
-    assert not section(empty, "Pairs of genes").blocks
+    assert "nothing is read" in empty.lead
+    assert not empty.sections
 
 
 @pytest.fixture

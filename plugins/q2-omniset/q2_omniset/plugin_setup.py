@@ -19,7 +19,7 @@ from .methods import classify, copy_model, fit
 plugin = Plugin(
     name="omniset",
     version=__version__,
-    website="https://pypi.org/project/omniset/",
+    website="https://github.com/omniset/omniset",
     package="q2_omniset",
     citations=Citations.load("citations.bib", package="q2_omniset"),
     description="Names the taxa of marker-gene sequences, each in the context of the sample that it is in.",

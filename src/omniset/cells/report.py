@@ -20,15 +20,16 @@ from omniset.cells.metrics import BATCH, BIO
 from omniset.cells.perturber import CellPerturber
 from omniset.cells.projection import DRAWN, Drawn, components, flat, plotted, remark, sampled, share_drawn
 from omniset.report import figures, frame
-from omniset.report.blocks import Block, Cell, Facts, Note, Plot, Report, Section, Table, many, rounded, text_of
-from omniset.trials.comparison import Comparison
+from omniset.report.blocks import Block, Facts, Note, Plot, Report, Section, Table, listed, many, plots_of, rounded
+from omniset.trials.comparison import OURS, Comparison, number_of
+from omniset.trials.intervals import Interval, decimals
+from omniset.trials.stacking import in_words
 
 GENES = 15  # shown for a cell that is explained, or a perturbation
 LISTED = 200  # batches, samples, pairs of types
 TYPES = 30  # that are shown as a matrix
 MUCH = 0.2  # share of unknown cells above which the page speaks up
 Made = tuple[Report, dict[str, Any]]
-Items = list[tuple[str, Any, str]]
 
 
 def of_fit(
@@ -37,20 +38,23 @@ def of_fit(
     """On a fitted model: cells to draw, what `explain` gave of a few, and `omniset.cells.data.batch_sizes`."""
     sizes, seconds = embedder.sizes_, getattr(embedder, "seconds_", None)
     how, places = flat(drawn.z, int(embedder.seed))
-    headline: Items = [("cells", sizes["cells"], "learned from"), ("genes", sizes["genes"], "learned")]
-    headline += [] if seconds is None else [("seconds", Cell(f"{seconds:,.0f}", seconds), "of training")]
     text = "" if len(batches) > 1 else "All cells are taken for one batch: nothing was mixed."
     groups = drawn.groups or {"all cells": np.full(len(places), "", dtype=object)}
-    pictures: list[Block] = [plotted(places, of, how, f"{how} of the vectors, by {by}.") for by, of in groups.items()]
-    depth, correlation = _depth(drawn)
+    pictures = [plotted(places, of, how, f"{how} of the vectors, by {by}.") for by, of in groups.items()]
+    correlation = _depth(drawn)
+    depth = Facts([("first principal component beside library size, Spearman's r", rounded(correlation or 0.0, 2))])
+    blocks: list[Block] = [*pictures, *([] if correlation is None else [depth])]
     sections = [
+        Section("Embedding", "", blocks),
         Section("Batches", text, [_table("Their cells, and median counts per cell.", batches.head(LISTED), half=True)]),
-        frame.learning({"": embedder.history_}),
-        Section("Embedding", f"{share_drawn(len(drawn.rows), drawn.of)} {remark(how)}", pictures),
-        depth,
         _genes(explained),
+        frame.learning({"": embedder.history_}),
     ]
-    lead = f"Vectors learned from {many(sizes['cells'], 'cell')} and {sizes['genes']:,} genes without labels."
+    verdict = (
+        f"{many(sizes['cells'], 'cell')} of {number_of(len(batches), 'batch')} have vectors of {drawn.z.shape[1]} "
+        f"numbers, learned without labels from {sizes['genes']:,} genes; how well they keep types apart and mix "
+        "batches, beside PCA, evaluate says."
+    )
     numbers = {
         **{"sizes": sizes, "model": embedder.identity(), "seconds": seconds, "history": embedder.history_},
         "batches": batches.to_dict("records"),
@@ -58,42 +62,44 @@ def of_fit(
         "library_correlation": correlation,
         "explained": [] if explained is None else explained.to_dict("records"),
     }
-    return frame.compose(run, lead, sections, numbers, headline=headline, settings=embedder.get_params())
+    # By type, where a column other than the batch is there.
+    return frame.compose(
+        run,
+        verdict,
+        f"{share_drawn(len(drawn.rows), drawn.of)} {remark(how)}",
+        sections,
+        numbers,
+        picture=pictures[1:] or pictures,
+        settings=embedder.get_params(),
+    )
 
 
 def of_evaluation(evaluation: Evaluation, run: frame.Run) -> Made:
     """On embeddings beside each other."""
-    comparison, number, checks = evaluation.comparison, len(evaluation.labels), evaluation.checks
+    comparison, number = evaluation.comparison, len(evaluation.labels)
     rows, how = sampled(number, 0), "PCA"
-    pictures: list[Block] = []
+    pictures: list[Plot] = []
     for method, z in evaluation.embeddings.items():
         how, places = flat(z[rows], 0)
         for name, labels in (("batch", evaluation.batches), ("cell type", evaluation.labels)):
             pictures.append(plotted(places, labels[rows].astype(object), how, f"{method}: {how} by {name}."))
+    ours = [plot for plot in pictures if plot.caption == f"{OURS}: {how} by cell type."]
     single = {name: comparison.table(name, ALL)["value"] for name in (*BIO, *BATCH)}
     text = "Each method is fitted on all cells. Scores are those of scib-metrics (Luecken et al., 2022): 1 is best."
     tables: list[Block] = [
         frame.methods(comparison, ALL, WHOLE[:3], caption="Mean over seeds. Other cells would give other numbers."),
         _table("Single scores.", pd.DataFrame(single).rename_axis("method").reset_index()),
-        _table("Seconds, median over seeds.", evaluation.seconds().reset_index(), half=True),
-        _table("Every seed", evaluation.transductive[["seed", "method", *WHOLE]], folded=True),
     ]
     sections = [Section("All cells at hand", text, tables)]
-    sections.append(Section("Embeddings", f"{share_drawn(len(rows), number)} {remark(how)}", pictures))
-    text = "No batch was left out of a fit."
-    tables = []
+    sections.append(Section("Embeddings", f"{share_drawn(len(rows), number)} {remark(how)}", [*pictures]))
     if not evaluation.inductive.empty:
         text = "A batch is left out of the fit, embedded without being named, and its labels told from the others'."
-        every = evaluation.inductive[["seed", "batch", "method", *TRANSFER]]
-        tables = [frame.methods(comparison, NEW, TRANSFER), _table("Every batch", every, folded=True)]
-    sections += [Section("Batches that were not seen", text, tables), _checks(checks)]
+        sections.append(Section("Batches that were not seen", text, [frame.methods(comparison, NEW, TRANSFER)]))
     lead = f"{many(len(comparison.methods), 'method')} on {many(number, 'cell')}, judged by labels that none has seen."
-    totals = comparison.table("total", ALL)["value"].sort_values(ascending=False, kind="stable")
-    headline = [(f"total, {method}", rounded(value), "all cells") for method, value in totals.items()]
-    about = {"advice": evaluation.advice(), "checks": checks, "not_run": evaluation.not_run}
+    about = {"advice": evaluation.advice(), "checks": evaluation.checks, "not_run": evaluation.not_run}
     about["drawn"] = {"cells": len(rows), "of": number, "by": how}
-    summary = [Note("info", evaluation.advice())]
-    return frame.compose(run, lead, sections, about, headline=headline, summary=summary, comparison=comparison)
+    remarks = [Note("info", evaluation.advice())]
+    return frame.compose(run, "", lead, sections, about, picture=ours, remarks=remarks, comparison=comparison)
 
 
 def of_annotation(
@@ -105,7 +111,8 @@ def of_annotation(
     share = float((labels == UNKNOWN).mean()) if len(labels) else 0.0
     text = "A cell is unknown where it is stranger than nearly all known cells that were called the same."
     of_types = _table("Of each type; and of the unknown cells those most like it.", counts)
-    sections = [Section("Calls", text, [of_types]), _beside_reference(annotator, annotation)]
+    beside_reference = _beside_reference(annotator, annotation)
+    sections = [Section("Calls", text, [of_types]), beside_reference]
     if sample is not None:
         shares = pd.crosstab(cells.obs[sample].astype(str).to_numpy(dtype=object), labels, normalize="index")
         shown = _table(f"Share of each type in each {sample}.", shares.rename_axis(sample).reset_index().head(LISTED))
@@ -119,21 +126,25 @@ def of_annotation(
         sections.append(Section("Were a type not in the reference", text, [_table("Its cells kept back.", left_out)]))
     weights = pd.DataFrame(annotator.weights_.items(), columns=["method", "weight"])
     sections.append(Section("How it was learned", "", [_table("By calls of cells kept back.", weights, half=True)]))
-    headline = [
-        ("cells", len(labels), "that were annotated"),
-        ("unknown", Cell(f"{share:.1%}", share), f"of known types at most {annotator.error:.1%} of a batch kept back"),
-        ("right", rounded(annotator.kept_back_["right"]), "share of known cells that were kept back"),
-    ]
-    text = f"{share:.0%} of the cells are unknown: of types that the reference lacks, or measured otherwise than it."
+    kept = annotator.kept_back_
+    digits = max(decimals(Interval(kept["right"], units=int(kept["cells"]))) - 2, 0)
+    called = counts.loc[(counts["label"] != UNKNOWN) & (counts["cells"] > 0)]
+    verdict = (
+        f"{int(called['cells'].sum()):,} of {many(len(labels), 'cell')} are of {many(len(called), 'known type')}, and "
+        f"{share:.0%} are unknown; of {kept['cells']:,} known cells kept back {kept['right']:.{digits}%} were "
+        f"called right, of each batch at most {annotator.error:.0%} unknown."
+    )
+    text = "So many are unknown: of types that the reference lacks, or measured otherwise than it."
     numbers = {
         **{"calls": counts.to_dict("records"), "kept_back": annotator.kept_back_, "left_out": annotator.left_out_},
         "weights": annotator.weights_,
         **beside,
         "model": annotator.embedder_.identity(),
     }
-    lead = f"Types of {many(len(labels), 'cell')} by a reference with {len(annotation.types)} types."
-    more: dict[str, Any] = {"headline": headline, "summary": [Note("warning", text)] if share > MUCH else []}
-    return frame.compose(run, lead, sections, numbers, settings=annotator.get_params(), **more)
+    remarks = [*([Note("warning", text)] if share > MUCH else []), Note("info", in_words(annotator.weights_))]
+    how: dict[str, Any] = {"remarks": remarks, "settings": annotator.get_params()}
+    about = f"The reference has {len(annotation.types)} types."
+    return frame.compose(run, verdict, about, sections, numbers, picture=plots_of(beside_reference)[2:], **how)
 
 
 def of_annotation_evaluation(evaluation: AnnotationEvaluation, run: frame.Run) -> Made:
@@ -145,9 +156,9 @@ def of_annotation_evaluation(evaluation: AnnotationEvaluation, run: frame.Run) -
         REMOVED: "Besides, one type is taken out of the reference: its cells are unknown.",
     }
     sections = _conditions(comparison, texts, dict.fromkeys((HALF, NEW), known) | {REMOVED: ["auroc", "found", "kept"]})
-    sections.append(Section("Weights", "", [_table("Of our methods.", evaluation.weights, folded=True)]))
+    sections.append(Section("Weights", "", [_table("Of our methods.", evaluation.weights)]))
     lead = f"{many(len(comparison.methods), 'method')} that call the types of cells of batches they have not seen."
-    return frame.compose(run, lead, sections, {"not_run": evaluation.not_run}, comparison=comparison)
+    return frame.compose(run, "", lead, sections, {"not_run": evaluation.not_run}, comparison=comparison)
 
 
 def of_perturbation(
@@ -163,11 +174,21 @@ def of_perturbation(
         comparison, advice = evaluation.comparison, evaluation.advice()
         names = [score.name for score in comparison.scores]
         sections += _conditions(comparison, evaluation.TEXTS, dict.fromkeys(evaluation.TEXTS, names))
-        numbers["advice"], more = advice, {"summary": [Note("info", advice)], "comparison": comparison}
-    table = _table("Mean change of log-normalised counts over known groups.", perturber.largest_changes(GENES))
+        numbers["advice"], more = advice, {"remarks": [Note("info", advice)], "comparison": comparison}
+    changes = perturber.largest_changes(GENES)
+    table = _table("Mean change of log-normalised counts over known groups.", changes)
     sections.append(Section("Genes that change most", "", [table]))
-    lead = f"Treated cells foretold from untreated ones, by {len(perturber.shifts_.values)} populations learned from."
-    return frame.compose(run, lead, sections, numbers, settings=perturber.plain(), **more)
+    lead = f"Treated cells foretold from untreated ones, by {many(len(perturber.shifts_.values), 'population')}."
+    verdict = ""
+    if evaluation is None:
+        name, genes, by = (column.tolist() for _, column in changes.groupby("perturbation", sort=False).head(1).items())
+        verdict = f"{name[0]} changes {genes[0]} most, by {by[0]:+.2f} in the mean; whether such changes foretell "
+        verdict += "those of other cells, beside the mean change, was not measured."
+        caption = "The gene that each perturbation changes most."
+        names = [f"{one}: {gene}" for one, gene in zip(name, genes, strict=True)]
+        drawn = figures.bars(names, by, "change of log-normalised counts")
+        more["picture"] = [Plot(drawn, f"{caption} {listed(dict(zip(names, by, strict=True)))}.", caption)]
+    return frame.compose(run, verdict, lead, sections, numbers, settings=perturber.plain(), **more)
 
 
 # ---------------------------------------------------------------------- parts
@@ -183,32 +204,20 @@ def _conditions(comparison: Comparison, texts: dict[str, str], scores: dict[str,
     return [Section(name.capitalize(), texts[name], [table]) for name, table in tables.items()]
 
 
-def _depth(drawn: Drawn) -> tuple[Section, float | None]:
-    first, title = components(drawn.z, 1)[:, 0], "Depth of sequencing"
+def _depth(drawn: Drawn) -> float | None:
+    """How much the first principal component goes with library size, by Spearman's correlation."""
+    first = components(drawn.z, 1)[:, 0]
     if drawn.library is None or not np.ptp(first) or not np.ptp(drawn.library):
-        return Section(title, "Library sizes are not known, or all the same."), None
-    correlation = float(spearmanr(first, drawn.library).statistic)
-    figure = figures.points(drawn.library, first, "counts per cell", "first principal component", log=True)
-    caption = f"First principal component against library size. Spearman's correlation {text_of(correlation)}."
-    text = "Vectors should say what a cell is, and not how deeply it was sequenced. Some correlation is biology."
-    return Section(title, text, [Plot(figure, caption, caption)]), correlation
+        return None
+    return float(spearmanr(first, drawn.library).statistic)
 
 
 def _genes(explained: pd.DataFrame | None) -> Section:
     if explained is None or explained.empty:
-        return Section("Genes", "No cell was explained in this run.")
+        return Section("Genes")
     text = "Change: how far the vector would go back without the gene."
     parts: Iterable[tuple[Any, pd.DataFrame]] = explained.drop(columns="cell").groupby(explained["cell"], sort=False)
     return Section("Genes", text, [_table(f"Cell {name}", rows.head(GENES), half=True) for name, rows in parts])
-
-
-def _checks(checks: dict[str, Any]) -> Section:
-    numbers = {name: value for name, value in checks.items() if isinstance(value, (int, float))}
-    blocks: list[Block] = [Facts([(figures.words(name), f"{value:,.4g}") for name, value in numbers.items()])]
-    if "thinning" in checks:
-        caption = "Cells with fewer counts: cosine to their full vectors; share with these among the 15 nearest."
-        blocks.append(_table(caption, pd.DataFrame(checks["thinning"])))
-    return Section("Checks", "On our model of the first seed." if checks else "Nothing was checked.", blocks)
 
 
 def _beside_reference(annotator: CellAnnotator, annotation: Annotation) -> Section:
@@ -235,9 +244,8 @@ def _beside_truth(truth: Any, called: Any, label: str) -> tuple[Section, dict[st
         pairs = pd.DataFrame({"true": truth, "called": called}).value_counts().rename("cells").reset_index()
         shown = _table("The most frequent confusions.", pairs[pairs["true"] != pairs["called"]].head(LISTED))
         return Section("Beside the truth", text, [shown]), {"confusions": pairs.to_dict("records")}
-    confusion = pd.crosstab(truth, called)
-    values, names = confusion.div(confusion.sum(axis=1), axis=0).to_numpy(), ([*confusion.index], [*confusion])
-    drawn = figures.heat_map(values, *names, label="share of the row")
-    plot = Plot(drawn, f"Rows are {label}, columns what was called. {text}", "Each row adds up to 1.", half=False)
-    table = _table("The same as numbers of cells.", confusion.rename_axis(label).reset_index(), folded=True)
-    return Section("Beside the truth", text, [plot, table]), {"confusion": confusion.reset_index().to_dict("records")}
+    confusion, names = pd.crosstab(truth, called), sorted({*truth, *called})
+    square = confusion.reindex(index=names, columns=names, fill_value=0).to_numpy()
+    caption = f"Rows are {label}, columns what was called. Colour: fraction of the row."
+    plot = Plot(figures.confusion_matrix(square, names), f"{caption} {text}", caption, half=False)
+    return Section("Beside the truth", text, [plot]), {"confusion": confusion.reset_index().to_dict("records")}

@@ -56,7 +56,6 @@ def fit(
     from omniset.genomes.completer import GenomeCompleter
     from omniset.genomes.data import read_table
     from omniset.genomes.metadata import read_qualities, read_taxonomy
-    from omniset.report.blocks import many
     from omniset.report.run import working_folder
     from omniset.runs import devices
     from omniset.runs.console import say
@@ -80,16 +79,9 @@ def fit(
         if not folder.first:
             return
         folder.save(completer, {"provenance": folder.provenance})
-        sizes, worst = completer.sizes_, max(completer.levels_, key=lambda level: level.ece)
-        line = (
-            f"on {many(sizes['validation'], 'validation genome')}, {many(sizes['validation clades'], 'clade')}: "
-            f"expected calibration error over all families at most {worst.ece:.4f} (completeness "
-            f"{worst.completeness:g} %, contamination {worst.contamination:g} %); evaluate says that of missing "
-            "families"
-        )
         notes = [f"  {note}" for note in completer.notes_]
         made = report.of_fit(folder.about(f"Model of {table.name}", completer.notes_), completer)
-        folder.write(made, histories=completer.histories_, files=["the model"], lines=[line, *notes])
+        folder.write(made, histories=completer.histories_, files=["the model"], lines=notes)
 
 
 def _fitted(model: Path, options: Mapping[str, Any]) -> Any:
@@ -209,7 +201,7 @@ def complete(
         about = folder.about(f"Completion of {table.name}", notes)
         how = {"threshold": threshold, "precision": precision, "modules": pathways}
         made = report.of_completion(about, cohort, **how)
-        folder.write(made, files=[f"{name}.{output}" for name in writers], lines=[_counted(cohort.summary), *notes])
+        folder.write(made, files=[f"{name}.{output}" for name in writers], lines=notes)
 
 
 @takes(CompleterOptions, "epochs", "clade", "seed", "device", "progress", as_at_fit=True)

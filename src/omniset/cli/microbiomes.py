@@ -43,7 +43,6 @@ def fit(
     """
     file = needed(references=references)[0]
     from omniset.microbiomes import TaxonClassifier, report
-    from omniset.report.blocks import many
     from omniset.report.run import working_folder
     from omniset.runs.processes import one_voice
 
@@ -56,15 +55,12 @@ def fit(
         if not folder.first:
             return
         folder.save(classifier, {"provenance": folder.provenance})
-        sizes, notes = classifier.sizes_, classifier.notes_
+        notes = classifier.notes_
         folder.write(
             report.of_fit(classifier, folder.about(f"Model of {file.name}", notes)),
             histories={"network": classifier.history_},
             files=["the model"],
-            lines=[
-                *(f"  {note}" for note in notes),
-                f"{many(sizes['distinct sequences'], 'distinct sequence')}, {sizes['taxa']:,} taxa",
-            ],
+            lines=[f"  {note}" for note in notes],
         )
 
 
@@ -179,7 +175,7 @@ def classify(
         _write(place / "abundance.tsv", calls.abundance(threshold).T.rename_axis("#OTU ID").reset_index())
         what = ", ".join(path.name for path in (*files, *(path for path in (table, sequences) if path is not None)))
         made = report.of_calls(calls, by_feature, classifier, folder.about(f"Taxa of {what}"), seconds, agreed)
-        folder.write(made, files=written, lines=_lines(calls, made[1]["named"], seconds, against, agreed))
+        folder.write(made, files=written, lines=_lines(calls, seconds, against, agreed))
 
 
 @takes(ClassifierOptions, "rank", "ranks", "region", "epochs", "seed", *USING, as_at_fit=True)
@@ -313,19 +309,12 @@ def _place(classifier: Any) -> dict[str, Any]:
 # Helpers of commands say Any of classes: the parser looks types up, and what is imported for them makes it slow.
 
 
-def _lines(
-    calls: Any, named: dict[str, float], seconds: float, against: Path | None, agreed: Any | None
-) -> Iterator[str]:
+def _lines(calls: Any, seconds: float, against: Path | None, agreed: Any | None) -> Iterator[str]:
     """What classify says of its `Calls`, and of their `agreement` with those in `against`."""
     from omniset.microbiomes.assignments import share_of
     from omniset.report.blocks import many
 
-    yield (
-        f"{many(len(calls.samples), 'sample')}, {many(len(calls.features), 'sequence')}, "
-        f"{calls.count.sum():,.0f} reads in {seconds:,.1f} s"
-    )
-    for rank, share in named.items():
-        yield f"  {share_of(share):>6} of the reads are named at rank {rank}"
+    yield f"{many(len(calls.samples), 'sample')}, {many(len(calls.features), 'sequence')} in {seconds:,.1f} s"
     if agreed is None:
         return
     yield f"agreement with {against}, where both name a rank and its name is among the references:"

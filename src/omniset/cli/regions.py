@@ -106,9 +106,6 @@ def fit(
             if isinstance(blend := predictor.method_, Blend):
                 for kind, of in blend.weights.items():
                     lines.append("  " + f"regions {RELATIONS[kind]}: " * (len(blend.weights) > 1) + in_words(of))
-                    taken = max(of, key=of.__getitem__) if max(of.values()) == 1 else "blend"
-                    if (r := blend.scores.get(kind, {}).get(taken)) is not None:
-                        lines.append(f"  Pearson's r on such regions, held back within the training: {r:.3f}")
             genes = _importance(predictor, talk, FIT_NULLS)
             talk("writing the report")
             made = report.of_fit(folder.about(f"Model of {files.title}", predictor.notes_), predictor, genes)

@@ -282,7 +282,7 @@ class Trees:
         number, output, value = entries
         further = np.where(splits, right - itself, 0)
         columns = (roots, feature[splits], threshold[splits], further, number[~splits], output, value)
-        return cls(*map(small, columns), int(depth))
+        return cls(*map(small, columns), depth=int(depth))
 
     @classmethod
     def of_histograms(cls, model: Any) -> tuple[Trees, float]:

@@ -18,12 +18,13 @@ from omniset.genomes.kegg_modules import Modules
 from omniset.genomes.metadata import WHOLE
 from omniset.genomes.noise import LOSSES
 from omniset.report import figures
-from omniset.report.blocks import Block, Cell, Note, Plot, Report, Section, Table, listed, many, rounded
+from omniset.report.blocks import Block, Cell, Note, Plot, Report, Section, Table, listed, many, plots_of, rounded
 from omniset.report.figures import Series
 from omniset.report.frame import Run, compose, ends, learning, methods
 from omniset.trials.comparison import OURS, Comparison
+from omniset.trials.intervals import Interval, decimals
 
-ROWS, OFTEN = 500, 25  # of a table of genomes, and of families, at most
+ROWS, OFTEN, DRAWN = 500, 25, 120  # of a table of genomes and of families, and bars of genomes, at most
 PRECISION = 0.95  # for which the report on a fit shows thresholds
 Made = tuple[Report, dict[str, Any]]
 
@@ -39,29 +40,31 @@ def of_completion(
     if precision is not None:
         rule = f"as observed, but where at least {percent(precision)} of such changes were right on validation clades"
     totals = {name: int(rows[name].sum()) for name in ("observed", *CHANGES, "unknown_families", "far")}
-    headline = [
-        ("genomes", len(rows), f"{int((rows['warnings'] != '').sum()):,} with warnings"),
-        ("families added", totals["added"], f"{totals['added'] / number:.1f} per genome"),
-        ("families removed", totals["removed"], f"about {rows['foreign'].sum():,.0f} are foreign"),
-        ("far from references", totals["far"], f"{percent(totals['far'] / number)} of the genomes"),
-        ("unknown families", totals["unknown_families"], f"beside {totals['observed']:,} that the model knows"),
-    ]
+    verdict = (
+        f"{many(len(rows), 'genome')}: {totals['added']:,} families added as missing, {totals['added'] / number:,.1f} "
+        f"to each, and {totals['removed']:,} removed, of about {rows['foreign'].sum():,.0f} that are foreign; "
+        f"{totals['far']:,} far from all references, where this is less sure."
+    )
     sections = [_genomes(rows), _changes(cohort, changed)]
     sections += [] if modules is None else [_modules(modules)]
     numbers = {
         **{"threshold": threshold, "precision": precision, "genomes": len(rows), "totals": totals},
         "families": changed[["family", "observed", "expected", *CHANGES]].to_dict("records"),
     }
-    lead = f"{many(len(rows), 'genome')}, completed and cleaned with a vocabulary of {len(families):,} families."
-    return compose(run, lead, sections, numbers, headline=headline, text=f"A family is called present {rule}.")
+    about = f"A family is called present {rule}. Observed were {totals['observed']:,}, over all genomes, of the "
+    about += f"{len(families):,} that the model knows, and {totals['unknown_families']:,} others."
+    return compose(run, verdict, about, sections, numbers, picture=plots_of(sections[0]))
 
 
 def _genomes(rows: pd.DataFrame) -> Section:
     if rows.empty:
-        return Section("Genomes", "There was no genome.")
-    caption = "Expected number of families of each complete genome, beside the observed."
-    x, y = (rows[name].to_numpy(np.float64) for name in ("observed", "expected"))
-    blocks: list[Block] = [Plot(figures.scatter(x, y, "families observed", "families expected"), caption, caption)]
+        return Section("Genomes")
+    drawn = rows.head(DRAWN).sort_values("called", ascending=False, kind="stable")
+    more = "" if len(rows) <= DRAWN else f" The first {DRAWN} of {len(rows):,} genomes."
+    caption = f"Families of each genome: kept, added, and removed (below 0).{more}"
+    parts = [("kept", drawn["kept"]), ("added", drawn["added"]), ("removed", -drawn["removed"])]
+    figure = figures.stacked([(n, v.to_numpy(np.float64)) for n, v in parts], [*map(str, drawn["genome"])], "families")
+    blocks: list[Block] = [Plot(figure, caption, caption, half=False)]
     shown = rows.drop(columns=["quality", "called", "kept", "unknown_families", "warnings"])
     blocks.append(_frame(f"The genomes, {ROWS} at most; the summary file has all.", shown))
     if len(warned := rows.loc[rows["warnings"] != "", ["genome", "warnings"]]):
@@ -79,15 +82,16 @@ def _genomes(rows: pd.DataFrame) -> Section:
 def _changes(cohort: Cohort, changed: pd.DataFrame) -> Section:
     """The families that changed most often."""
     if changed.empty:
-        return Section("Changes", "No family was added to, or removed from, any genome.")
+        return Section("Changes")
     blocks: list[Block] = []
     texts = [name for name in ("category", "description") if (changed[name] != "").any()]
     for change in CHANGES:
         often = changed[changed[change] > 0].nlargest(OFTEN, change)
         often = often.assign(genomes=often[change].astype(int))
         often["% of genomes"] = (100 * often["genomes"] / len(cohort.rows)).round(1)
-        table = _frame(f"Families most often {change}.", often[["family", "genomes", "% of genomes", *texts]])
-        blocks.append(table if table.rows else Note("info", f"No family was {change}."))
+        if len(often):
+            often = often[["family", "genomes", "% of genomes", *texts]]
+            blocks.append(_frame(f"Families most often {change}.", often))
     text = (
         "Added: not observed, but probably there. Removed: observed, probably foreign. Genes of real assemblies are "
         "missing together, with their contig; p comes from genomes that lost them independently: it may be too sure."
@@ -117,20 +121,20 @@ def of_fit(run: Run, completer: GenomeCompleter) -> Made:
     """The report on a fitted model: data, what validation clades say, learning curves."""
     sizes, levels, histories = completer.sizes_, completer.levels_, completer.histories_
     worst, clades = max(levels, key=lambda level: level.ece), sizes["validation clades"]
-    headline = [
-        ("genomes", sizes["genomes"], f"{sizes['validation']:,} kept back for validation"),
-        ("clades", sizes["training clades"] + clades, f"{clades:,} kept back"),
-        ("families", sizes["families"], "the vocabulary"),
-        ("largest calibration error", worst.ece, f"at completeness / contamination {_name(worst)}"),
-    ]
+    error = rounded(worst.ece, max(decimals(Interval(worst.ece, units=clades)), 3)).text
+    verdict = (
+        f"On {many(sizes['validation'], 'genome')} of {many(clades, 'clade')} kept back, probabilities of families "
+        f"were off by at most {error} on average (calibration error, at completeness / contamination {_name(worst)}). "
+        "How well missing families are found, beside simple methods, evaluate says."
+    )
     kept = {name: min(history, key=lambda row: row["val_loss"])["epoch"] for name, history in histories.items()}
     rows = []
     for level in levels:
         add, remove = level.threshold("added", PRECISION), 1 - level.threshold("removed", PRECISION)
-        row = [Cell(_name(level), 1000 * level.completeness + level.contamination), level.ece]
+        row: list[Any] = [Cell(_name(level), 1000 * level.completeness + level.contamination), rounded(level.ece)]
         row.append("never" if add == 1 else Cell(f"p \N{GREATER-THAN OR EQUAL TO} {add:.4g}", add))
         row.append("never" if remove == 0 else Cell(f"p \N{LESS-THAN OR EQUAL TO} {remove:.4g}", remove))
-        rows.append([*row, level.novelty, rounded(level.off, 2)])
+        rows.append([*row, rounded(level.novelty), rounded(level.off, 2)])
     columns = ["completeness / contamination", "calibration error", "add where", "remove where"]
     columns += ["far above a novelty of", "off"]
     curves = {_name(x): x.bins for x in levels if x.contamination == 0 or x is levels[-1]}
@@ -149,12 +153,13 @@ def of_fit(run: Run, completer: GenomeCompleter) -> Made:
     what = f"of rank {completer.clade}" if completer.with_taxonomy_ else "clusters of similar genomes"
     return compose(
         run,
-        f"Which of {sizes['families']:,} families a genome has, learned from {many(sizes['training'], 'genome')}.",
-        [Section("Thresholds and limits", text, [plot, table]), learning(histories, kept_epochs=kept, text=weights)],
+        verdict,
+        f"Which of {sizes['families']:,} families a genome has, learned from {many(sizes['training'], 'genome')}. "
+        f"Thresholds, intervals and limits come from the clades kept back ({what}), their genomes made incomplete and "
+        "contaminated in known ways.",
+        [Section("Thresholds and limits", text, [table]), learning(histories, kept_epochs=kept, text=weights)],
         {"sizes": sizes, "histories": histories, "levels": told},
-        headline=headline,
-        text=f"Thresholds, intervals and limits come from validation clades ({what}), which were not learned from, "
-        "their genomes made incomplete and contaminated in known ways.",
+        picture=[plot],
         settings=completer.get_params(),
     )
 
@@ -187,24 +192,24 @@ PARTS: tuple[tuple[str, tuple[str, ...], tuple[str, ...], str], ...] = (
 def of_evaluation(run: Run, evaluation: Evaluation) -> Made:
     """The report on an evaluation: verdict and gates first, then every method under every condition."""
     compared, columns = evaluation.comparison, ("auprc_missing", "recall_missing", "f1", "ece_missing", "worse")
-    tables = [*_lines(evaluation), *(methods(compared, condition, columns) for condition in evaluation.decisive)]
-    sections = [Section("Methods", f"Ours is {OURS}.", tables)]
+    tables = [methods(compared, condition, columns) for condition in evaluation.decisive]
+    sections = [Section("Methods", f"Ours is {OURS}.", [*tables])]
     for title, kinds, scores, text in PARTS:
         conditions = evaluation.of_kind(*kinds)
         conditions += [c for c in evaluation.of_kind("known") if c.level in LOSSY] if kinds == LOSSES[1:] else []
-        blocks: list[Block] = [_table(compared, title, score, conditions) for score in scores if conditions]
-        sections.append(Section(title, text if blocks else "Not measured.", blocks))
+        sections.append(Section(title, text, [_table(compared, title, s, conditions) for s in scores if conditions]))
     splits = evaluation.splits.drop(columns=["epochs", "provenance", "verdict"], errors="ignore").astype({"seed": str})
     about = "Trained on the first part, chosen and calibrated on the second, tested once on the third: no clade in two."
     sections.append(Section("How it was tested", about, [_frame("Splits.", splits)]))
     lead = f"{many(len(compared.methods), 'method')} on {many(evaluation.rows['genome'].nunique(), 'genome')} of clades"
     return compose(
         run,
-        f"{lead} that none of them has seen.",
+        "",
+        f"{lead} that none of them has seen. Names such as 70/5 are completeness / contamination in percent.",
         sections,
         evaluation.own_numbers(),
-        summary=[Note("warning", low)] if (low := evaluation.imprecise()) else [],
-        text="Names such as 70/5 are completeness / contamination in percent.",
+        picture=_lines(evaluation),
+        remarks=[Note("warning", low)] if (low := evaluation.imprecise()) else [],
         comparison=compared,
     )
 
@@ -213,13 +218,16 @@ def _table(compared: Comparison, title: str, score: str, conditions: Sequence[Co
     """Condition by method, with intervals; without methods of which the score is not known anywhere."""
     found = {m: [compared.interval(score, c.name, m) for c in conditions] for m in compared.methods}
     found = {m: intervals for m, intervals in found.items() if any(np.isfinite(i.value) for i in intervals)}
-    cells = [[Cell(f"{rounded(i.value).text} ({ends(i)})", i.value) for i in intervals] for intervals in found.values()]
+    cells = [
+        [Cell(f"{rounded(i.value, decimals(i)).text} ({ends(i)})", i.value) for i in intervals]
+        for intervals in found.values()
+    ]
     rows = [[condition.name, *row] for condition, *row in zip(conditions, *cells, strict=True)]
     caption = f"{title}: {compared.score(score).text}, with 95 % intervals over clades."
     return Table(caption, ["condition", *found], rows)
 
 
-def _lines(evaluation: Evaluation) -> list[Block]:
+def _lines(evaluation: Evaluation) -> list[Plot]:
     """How well missing families are ranked, by completeness, of clean genomes; ours with its interval."""
     compared, score, series = evaluation.comparison, "auprc_missing", {}
     levels = sorted((c for c in evaluation.of_kind("known") if c.level[1] == 0), key=lambda c: c.level[0])
@@ -247,4 +255,5 @@ def _name(level: Level) -> str:
 
 
 def _frame(caption: str, rows: pd.DataFrame) -> Table:
-    return Table(caption, [*rows], rows.head(ROWS).to_numpy(object).tolist())
+    cells = rows.head(ROWS).to_numpy(object).tolist()
+    return Table(caption, [*rows], [[rounded(v, 2) if isinstance(v, float) else v for v in row] for row in cells])

@@ -411,11 +411,6 @@ class Evaluation:
         """Of each kind, the condition with the least reads."""
         return [condition(kind, reads[0]) for kind, reads in self.sizes_of.items()]
 
-    def pooled_means(self, condition: str) -> pd.DataFrame:
-        """Means over seeds by method of what `pooled` has."""
-        table = self.pooled[self.pooled["condition"] == condition].drop(columns=["condition", "seed"])
-        return table.groupby("method", sort=False).mean().dropna(axis=1, how="all")
-
     def numbers(self) -> dict[str, Any]:
         """For metrics.json."""
         pooled = self.pooled.to_dict("records")

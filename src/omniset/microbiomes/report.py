@@ -5,6 +5,7 @@ Each composer returns the page and the plain numbers behind it.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,7 @@ from omniset.microbiomes.classifier import TaxonClassifier
 from omniset.microbiomes.evaluate import METHODS, MISLED, PROFILED, Evaluation, condition
 from omniset.microbiomes.taxonomy import bare
 from omniset.report import figures, frame
-from omniset.report.blocks import Block, Cell, Plot, Report, Section, Table, many, rounded
-from omniset.report.figures import styled
+from omniset.report.blocks import Block, Cell, Plot, Report, Section, Table, listed, many, plots_of, rounded
 
 BARS = 60  # samples drawn, at most
 ABOUT = {  # methods
@@ -31,26 +31,28 @@ ABOUT = {  # methods
 TAXA = 11  # taxa with a colour of their own
 ROWS = 25  # of tables
 SAMPLES = 1000  # listed
-COLOURS = (
-    *("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#332288", "#882255", "#44aa99"),
-    "#999933",
-)
 
 
 def of_fit(classifier: TaxonClassifier, run: frame.Run) -> tuple[Report, dict[str, Any]]:
     """The report on a fitted model."""
-    sizes = classifier.sizes_
-    text = f"Validation is {many(sizes['validation sequences'], 'distinct sequence')} that were kept back."
+    sizes, (by_kmers, by_network) = classifier.sizes_, classifier.trust_.weights.tolist()
+    kept = many(sizes["validation sequences"], "distinct sequence")
+    beside = f"naive Bayes counts {by_kmers:.2f}, the network {by_network:.2f}"
+    if not by_kmers * by_network:
+        beside = f"{'the network' if by_network else 'naive Bayes'} is taken alone, as both together were no better"
+    ranks, lineages = classifier.taxa_.ranks, classifier.taxa_.lineages
+    place = max(len(ranks) - 5, 0)
+    groups = Counter(bare(lineage[place]) for lineage in lineages if len(lineage) > place).most_common(ROWS)
+    caption = f"Taxa that can be named, by {ranks[place]}, those with most first."
+    bars = figures.bars([name for name, _ in groups], [taxa for _, taxa in groups], "taxa")
     return frame.compose(
         run,
-        f"Taxa at rank {classifier.rank}, learned from {many(sizes['distinct sequences'], 'reference sequence')}.",
-        [frame.learning({"network": classifier.history_}, text=text)],
+        f"{sizes['taxa']:,} taxa at rank {classifier.rank} can be named; by calls of {kept} kept back, {beside}. "
+        "How often names are right, beside naive Bayes, evaluate says.",
+        f"Learned from {many(sizes['distinct sequences'], 'distinct reference sequence')}.",
+        [frame.learning({"network": classifier.history_}, text=f"Validation is the {kept} kept back.")],
         {"sizes": sizes, "history": classifier.history_, "seconds": classifier.seconds_},
-        headline=[
-            ("sequences", sizes["distinct sequences"], "distinct references"),
-            ("taxa", sizes["taxa"], f"at rank {classifier.rank}"),
-            ("seconds", rounded(classifier.seconds_, 0), "of training"),
-        ],
+        picture=[Plot(bars, f"{caption} {listed(dict(groups))}.", caption)],
         settings=classifier.get_params(),
     )
 
@@ -68,40 +70,29 @@ def of_calls(
     reads = float(calls.count.sum())
     deep = calls.depth(threshold)
     named = {rank: float(calls.count[deep > place].sum() / reads) if reads else 0.0 for place, rank in enumerate(ranks)}
-    shares = Table(
-        f"Reads that are named at each rank, with confidence of at least {threshold:g}.",
-        ["rank", "share of reads"],
-        [[rank, _share(share)] for rank, share in named.items()],
-        half=True,
-    )
+    caption = f"Reads that are named at each rank, with confidence of at least {threshold:g}."
+    ranked = Table(caption, ["rank", "share of reads"], [[rank, _share(share)] for rank, share in named.items()])
     shown = sorted({max(len(ranks) - 5, 0), max(len(ranks) - 2, 0), len(ranks) - 1})
     samples, unnamed = _samples(calls, deep)
+    parts = " and ".join(f"{share_of(share)} at rank {rank}" for rank, share in [*named.items()][-2:])
+    whole = calls.abundance(threshold, len(ranks)).sum()
+    most = next((taxon for taxon in whole.index if taxon.count("; ") == len(ranks) - 1), None)
+    first = "" if most is None else f"; most are {bare(most.split('; ')[-1])}, {share_of(whole[most] / reads)}"
+    abundances = [_abundance(calls.abundance(threshold, place + 1), ranks[place]) for place in shown]
+    sections = [Section("By rank", "", [ranked]), *reversed(abundances), samples, *_agreement(agreed)]
+    sections.append(_features(calls, by_feature))
     return frame.compose(
         run,
-        f"Taxa of {many(len(calls.features), 'sequence')} in {many(len(calls.samples), 'sample')}.",
-        [
-            *(_abundance(calls.abundance(threshold, place + 1), ranks[place]) for place in shown),
-            samples,
-            *_agreement(agreed),
-            _features(calls, by_feature),
-        ],
+        f"Of {reads:,.0f} reads {parts} have a name{first}.",
+        f"{many(len(calls.features), 'sequence')} in {many(len(calls.samples), 'sample')}. A name has a confidence "
+        f"of at least {threshold:g}.",
+        sections,
         {
-            "samples": len(calls.samples),
-            "sequences": len(calls.features),
-            "reads": reads,
-            "seconds": seconds,
-            "threshold": threshold,
-            "named": named,
-            "unnamed_in_samples": unnamed,
+            **{"samples": len(calls.samples), "sequences": len(calls.features), "reads": reads, "seconds": seconds},
+            **{"threshold": threshold, "named": named, "unnamed_in_samples": unnamed},
             "agreement": None if agreed is None else agreed.to_dict("records"),
         },
-        headline=[
-            ("samples", len(calls.samples), ""),
-            ("sequences", len(calls.features), "distinct"),
-            ("reads", round(reads), ""),
-            ("named", _share(named[ranks[-1]]), f"of the reads, at rank {ranks[-1]}"),
-        ],
-        summary=[shares],
+        picture=plots_of(abundances[-1]),
         settings=classifier.get_params(),
     )
 
@@ -123,7 +114,7 @@ def _samples(calls: Calls, deep: np.ndarray) -> tuple[Section, dict[str, float]]
         rows.append([calls.samples[i][:40], round(float(reads[i])), *(_share(float(s[i])) for s in shares)])
     more = "" if number <= SAMPLES else f" The first {SAMPLES:,} of {number:,}."
     head = ["sample", "reads", "unassigned", f"not named at rank {ranks[-1]}"]
-    table = Table(f"Reads without a name, by sample.{more}", head, rows, folded=number > ROWS)
+    table = Table(f"Reads without a name, by sample.{more}", head, rows)
     least, median, most = np.quantile(shares[1][reads > 0], (0, 0.5, 1)).tolist() if reads.any() else 3 * [0.0]
     return Section("By sample", "", [table]), {"least": least, "median": median, "most": most}
 
@@ -135,7 +126,7 @@ def _abundance(abundance: pd.DataFrame, rank: str) -> Section:
     left = "" if len(shares) <= BARS else f" The first {BARS} of {len(shares):,} samples."
     names = [bare(taxon.split("; ")[-1]) or taxon for taxon in abundance.columns]
     caption = f"What share of each sample's reads is of which {rank}.{left}"
-    blocks: list[Block] = [Plot(stacked(shown.to_numpy(), list(shown.index), names), caption, caption, half=False)]
+    blocks: list[Block] = [Plot(_stacked(shown.to_numpy(), list(shown.index), names), caption, caption, half=False)]
     mean, seen, reads = shares[total > 0].mean(), (abundance > 0).sum(), abundance.sum()
     rows = [
         [str(taxon), Cell(f"{mean[taxon]:.2%}", float(mean[taxon])), int(seen[taxon]), round(float(reads[taxon]))]
@@ -143,35 +134,23 @@ def _abundance(abundance: pd.DataFrame, rank: str) -> Section:
     ]
     more = "" if abundance.shape[1] <= ROWS else f" The first {ROWS} of {abundance.shape[1]:,}; all in abundance.tsv."
     columns = ["taxon", "mean share", "samples", "reads"]
-    blocks.append(Table(f"Taxa by their mean share.{more}", columns, rows, folded=True))
+    blocks.append(Table(f"Taxa by their mean share.{more}", columns, rows))
     return Section(f"By {rank}", "", blocks)
 
 
-@styled
-def stacked(shares: Float[np.ndarray, "samples taxa"], samples: list[str], taxa: list[str]) -> Figure:
+def _stacked(shares: Float[np.ndarray, "samples taxa"], samples: list[str], taxa: list[str]) -> Figure:
     """A bar per sample, parted by taxa; those beyond the first are one part."""
-    parts, labels = shares[:, :TAXA], taxa[:TAXA]
+    parts = [*zip(taxa[:TAXA], shares.T, strict=False)]
     if len(taxa) > TAXA:
-        parts, labels = np.concatenate([parts, shares[:, TAXA:].sum(1, keepdims=True)], 1), [*labels, "all others"]
-    figure = Figure(figsize=(9.4, 3.6), layout="constrained")
-    axes = figure.subplots()
-    floor = np.zeros(len(parts))
-    for i, label in enumerate(labels):
-        colour = COLOURS[i] if i < TAXA else "#bbbbbb"
-        axes.bar(np.arange(len(parts)), parts[:, i], bottom=floor, color=colour, width=0.92, label=label[:28])
-        floor += parts[:, i]
-    axes.set(ylabel="share of reads", ylim=(0, 1), xlim=(-0.6, len(parts) - 0.4))
-    every = max(len(samples) // 30, 1)
-    axes.set_xticks(np.arange(len(samples))[::every], [s[:14] for s in samples[::every]], rotation=90, fontsize=7)
-    figure.legend(loc="outside right upper", fontsize=8)
-    return figure
+        parts.append(("all others", shares[:, TAXA:].sum(1)))
+    return figures.stacked(parts, samples, "share of reads", ".1%")
 
 
 def _features(calls: Calls, by_feature: pd.DataFrame) -> Section:
     reads = np.bincount(calls.feature, calls.count, minlength=len(calls.features))
     some = np.argsort(-reads, kind="stable")[:ROWS].tolist()
     of_some = zip(some, by_feature["Taxon"].iloc[some], by_feature["Confidence"].iloc[some], strict=True)
-    rows = [[calls.features[i][:40], round(float(reads[i])), taxon, float(sure)] for i, taxon, sure in of_some]
+    rows = [[calls.features[i][:40], round(float(reads[i])), taxon, rounded(sure, 2)] for i, taxon, sure in of_some]
     caption = "The sequences with most reads, and what most of their reads are called."
     table = Table(caption, ["sequence", "reads", "taxon", "confidence"], rows)
     return Section("Sequences", "", [table])
@@ -191,12 +170,14 @@ def _agreement(agreed: pd.DataFrame | None) -> list[Section]:
 def of_evaluation(evaluation: Evaluation, classifier: TaxonClassifier, run: frame.Run) -> tuple[Report, dict[str, Any]]:
     """The report on an evaluation."""
     sizes = ", ".join(f"{value:,} {name}" for name, value in evaluation.sizes.items())
-    kinds = evaluation.rows["kind"].unique().tolist()
+    sections = [_kind(evaluation, kind) for kind in evaluation.rows["kind"].unique().tolist()]
     return frame.compose(
         run,
+        "",
         f"Test sequences are of known taxa, and were never learned from. First seed: {sizes}.",
-        [_kind(evaluation, kind) for kind in kinds],
+        sections,
         {"pooled": evaluation.pooled.to_dict("records"), "sizes": evaluation.sizes},
+        picture=plots_of(sections[0]),
         comparison=evaluation.comparison,
         settings=classifier.get_params(),
     )
@@ -207,18 +188,13 @@ def _kind(evaluation: Evaluation, kind: str) -> Section:
     comparison, reads = evaluation.comparison, evaluation.sizes_of[kind]
     small = condition(kind, reads[0])
     scores = [score.name for score in comparison.scores]
-    pooled = evaluation.pooled_means(small)
-    rows = [[method, *map(rounded, values)] for method, values in zip(pooled.index, pooled.to_numpy(), strict=True)]
-    columns = ["method", *(str(name).replace("_", " ") for name in pooled.columns)]
-    blocks: list[Block] = [
-        frame.methods(comparison, small, scores, label=lambda n: f"{n} ({ABOUT[n]})" if n in ABOUT else n),
-        Table("Of all samples of a seed together; means over seeds.", columns, rows, folded=True),
-    ]
+    label = lambda n: f"{n} ({ABOUT[n]})" if n in ABOUT else n  # noqa: E731
+    blocks: list[Block] = [frame.methods(comparison, small, scores, label=label)]
     special = (f"{small}, {PROFILED}", f"{small}, {MISLED}")
     blocks += [frame.methods(comparison, name, scores) for name in special if name in comparison.conditions]
     if len(reads) > 1:
         tables = [comparison.table(scores[0], condition(kind, size)) for size in reads]
-        names = [name for name in pooled.index if name in tables[0].index]
+        names = tables[0].index.tolist()
         series = {n: figures.Series(reads, *np.array([table.loc[n] for table in tables]).T.tolist()) for n in names}
         order = [*METHODS, *(name for name in names if name not in METHODS)]
         figure = figures.lines(series, "reads of a sample", comparison.scores[0].text, order=order)

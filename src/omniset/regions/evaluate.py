@@ -25,7 +25,7 @@ from omniset.regions.data import Pairs, PairValues, Regions, known_pairs, matrix
 from omniset.regions.null_models import KINDS, NullResult, maps_of, null_test, surrogates
 from omniset.regions.options import BASELINES
 from omniset.regions.predictor import LEAST, ConnectivityPredictor
-from omniset.regions.scores import pair_distance, pair_hemispheres, pearson, pearson_of_draws, scores
+from omniset.regions.scores import pair_distance, pair_hemispheres, pearson_of_draws, scores
 from omniset.regions.seed import checksum
 from omniset.regions.splits import KINDS as SPLITS
 from omniset.regions.splits import split, twinned
@@ -40,22 +40,11 @@ DECISIVE = Score("pearson", "Pearson's r", formula=pearson_of_draws)
 METRICS = ("pearson", "spearman", "r2", "mse", "slope")
 PARTS = ("pearson_short", "pearson_mid", "pearson_long", "pearson_left", "pearson_right", "pearson_between")
 PLACES = "places only"  # ours without genes
-BINS = 6  # of distance
 
 
 def distances_of(regions: Regions, pairs: Pairs) -> PairValues | None:
     """Distance of the regions of each pair, in mm; None where places are not known."""
     return None if regions.coordinates is None else pair_distance(regions.coordinates, pairs)
-
-
-def within_folds(truth: PairValues, predicted: PairValues, folds: Int[np.ndarray, " pairs"]) -> float:
-    """Pearson's r in each fold, the mean by numbers of pairs; NaN where it is defined in none.
-
-    So levels that differ between folds do not pass for predictions.
-    """
-    parts = [(pearson(truth[folds == f], predicted[folds == f]), int((folds == f).sum())) for f in np.unique(folds)]
-    known = [(r, n) for r, n in parts if not math.isnan(r)]
-    return float(np.average([r for r, _ in known], weights=[n for _, n in known])) if known else math.nan
 
 
 @dataclass
@@ -127,28 +116,6 @@ class Evaluation:
         """What is true, and what the method predicts in the first seed."""
         assert self.regions.connectivity is not None
         return self.regions.connectivity[tuple(pairs.T)], self.predictions[method][0][tuple(pairs.T)]
-
-    def r_by_distance(self, shown: str) -> list[dict[str, Any]]:
-        """Pearson's r within folds of the first seed, in bins of distance with as many test pairs each.
-
-        A row for each bin, of a method and of the best baseline: `method`, `low`, `high` and `mean` distance, `pairs`,
-        `pearson`. Empty where places are not known.
-        """
-        pairs = self.tested()
-        distance = distances_of(self.regions, pairs)
-        if distance is None or not len(pairs):
-            return []
-        edges = np.quantile(distance, np.arange(1, BINS) / BINS, method="inverted_cdf")
-        place = np.searchsorted(edges, distance)
-        best = self.comparison.best_baseline(DECISIVE.name, self.split)
-        rows = []
-        for method in dict.fromkeys([shown, *([best] if best else [])]):
-            for at in np.unique(place):
-                mm, some = distance[place == at], pairs[place == at]
-                r = within_folds(*self.true_and_predicted(method, some), self.folds[0, some[:, 0]])
-                ends = {"mean": float(mm.mean()), "low": float(mm.min()), "high": float(mm.max())}
-                rows.append({"method": method, **ends, "pairs": len(some), "pearson": r})
-        return rows
 
     @cached_property
     def comparison(self) -> Comparison:

@@ -18,10 +18,9 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 from matplotlib.patches import Patch, Rectangle
-from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from omniset.lazy import needs
-from omniset.regions.data import PairValues, Places, Square
+from omniset.regions.data import Places, Square
 from omniset.report import figures
 
 SHARE = 0.02  # of edges, in glass brains
@@ -127,12 +126,13 @@ def brain(matrix: Square, coordinates: Places) -> Figure:
 def region_matrix(
     values: Square,
     groups: list[tuple[str, int, int]],
-    folds: Int[np.ndarray, " regions"],
+    folds: Int[np.ndarray, " regions"] | None,
     ends: tuple[float, float],
     name: str,
 ) -> Figure:
-    """A matrix as an image, grey where it is NaN, with stripes of folds and the names of groups."""
+    """A matrix as an image, grey where it is NaN, with names of groups, and stripes of folds where there are any."""
     number = len(values)
+    folds = np.zeros(0, dtype=np.int64) if folds is None else folds
     parts = np.unique(folds)
     figure, axes = figures.panel(4.6, 3.7 + 0.2 * -(-len(parts) // 4))
     figure.set_dpi(figures.DPI)
@@ -143,9 +143,9 @@ def region_matrix(
     axes.imshow(np.ma.masked_invalid(values), cmap, norm, extent=(0, number, number, 0), interpolation=how)
     wide, gap = 0.03 * number, 0.012 * number
     colours = {f: figures.MORE_COLOURS[at % len(figures.MORE_COLOURS)] for at, f in enumerate(parts)}
-    runs = [i for i in range(number) if i == 0 or folds[i] != folds[i - 1]]
+    runs = [i for i in range(len(folds)) if i == 0 or folds[i] != folds[i - 1]]
     stripes = []
-    for a, b in zip(runs, [*runs[1:], number], strict=True):
+    for a, b in zip(runs, [*runs[1:], number][: len(runs)], strict=True):
         stripes += [Rectangle((-gap - wide, a), wide, b - a), Rectangle((a, -gap - wide), b - a, wide)]
     of = [colours[folds[a]] for a in runs for _ in range(2)]
     axes.add_collection(PatchCollection(stripes, facecolors=of, linewidths=0))
@@ -164,49 +164,8 @@ def region_matrix(
     axes.set(xlim=(-gap - wide, number), ylim=(number, -gap - wide), aspect="equal")
     _colour_bar(figure, axes, norm, cmap, name)
     handles = [Patch(facecolor=colours[f], label=f"fold {f + 1}") for f in parts]
-    figure.legend(handles=handles, loc="outside lower left", ncols=4, handlelength=1.0, columnspacing=1.2)
-    return figure
-
-
-@figures.styled
-def scatter(
-    truth: PairValues,
-    predicted: PairValues,
-    distance: PairValues | None,
-) -> Figure:
-    """Predicted against true, coloured by distance where it is known."""
-    if distance is None:
-        return figures.scatter(truth, predicted, "true value", "predicted value")
-    figure, axes = figures.panel(height=3.6)
-    figure.set_dpi(figures.DPI)
-    both = np.concatenate([truth, predicted])
-    span = [both.min(), both.max()] if len(both) else [0, 1]
-    order = np.random.default_rng(0).permutation(len(truth))  # so that no distance lies above the others
-    drawn = axes.scatter(
-        truth[order],
-        predicted[order],
-        c=distance[order],
-        s=float(np.clip(6000 / max(len(order), 1), 1.5, 12)),
-        cmap="viridis",
-        alpha=0.6,
-        linewidths=0,
-        rasterized=len(order) > figures.PIXELS,
-        plotnonfinite=True,
-    )
-    axes.plot(span, span, color=figures.GREY, linestyle=":", linewidth=1, label="predicted = true")
-    axes.set(xlabel="true connectivity", ylabel="predicted connectivity")
-    axes.legend(loc="upper left")
-    if drawn.norm.vmin is not None and np.isfinite(distance).any():
-        _colour_bar(figure, axes, drawn.norm, drawn.cmap, "distance, mm")
-    return figure
-
-
-@figures.styled
-def against_null(values: Float[np.ndarray, " nulls"], name: str, observed: float) -> Figure:
-    """A histogram of the nulls, and what was observed without."""
-    figure = figures.histogram(values, "Pearson's r, mean over folds", "nulls")
-    figure.axes[0].axvline(observed, color=figures.ORANGE, linestyle="--", linewidth=1.5, label=name)
-    figure.legend(loc="outside upper left")
+    if handles:
+        figure.legend(handles=handles, loc="outside lower left", ncols=4, handlelength=1.0, columnspacing=1.2)
     return figure
 
 
@@ -218,10 +177,3 @@ def _colour_bar(figure: Figure, axes: Axes, norm: Any, cmap: Any, name: str) -> 
     bar.outline.set_visible(False)
     assert bar.solids is not None
     bar.solids.set_rasterized(True)
-
-
-def few_ticks(figure: Figure) -> None:
-    """Numbers may be small, and as text as long as 0.00005."""
-    axis = figure.axes[0].xaxis
-    axis.set_major_locator(MaxNLocator(4))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}".replace("-", "\N{MINUS SIGN}")))

@@ -11,16 +11,18 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Int
 
 from omniset.regions import figures as drawn
 from omniset.regions.blend import RELATIONS, Blend
-from omniset.regions.data import known_pairs
-from omniset.regions.evaluate import DECISIVE, PARTS, PLACES, Evaluation, distances_of
+from omniset.regions.data import Regions, Square, known_pairs, matrix_of
+from omniset.regions.evaluate import DECISIVE, PARTS, PLACES, Evaluation
 from omniset.regions.predictor import ConnectivityPredictor
 from omniset.regions.scores import pearson
 from omniset.report import figures, frame
-from omniset.report.blocks import Block, Note, Plot, Report, Section, Table, between, listed, many, rounded, text_of
+from omniset.report.blocks import Block, Note, Plot, Report, Section, Table, between, listed, many, plots_of, rounded
 from omniset.trials.comparison import OURS
+from omniset.trials.intervals import Interval, decimals
 
 DRAWN, SHOWN = 15, 100  # genes and known regions, in a figure and in a table
 NAMES = {
@@ -39,6 +41,7 @@ DIVIDED = {
     "spatial": "neighbourhoods: few neighbours of a test region are learned from",
     "random": "drawn at random: most test regions have neighbours among those learned from",
 }
+HALVES = "Measured connectivity above the diagonal, predicted below."
 CAVEAT = (
     "Importance is how far Pearson's r of regions not seen falls, to first order, where the gene's map is made flat; p "
     "says how often a map of other places is as important. Genes that vary together stand in for one another. What is "
@@ -58,16 +61,16 @@ def of_fit(run: frame.Run, predictor: ConnectivityPredictor, importance: Importa
     pairs, truth = known_pairs(regions)
     predicted = method.predict(regions, pairs)
     scores = dict(method.scores) if isinstance(method, Blend) else {}
-    seen = f"Pearson's r {text_of(pearson(truth, predicted))} over {many(len(pairs), 'pair')} learned from."
-    points = Plot(
-        drawn.scatter(truth, predicted, distances_of(regions, pairs)), f"Predicted against true. {seen}", seen
-    )
+    order, groups = drawn.arranged(regions.network, regions.hemisphere, np.zeros(len(regions), dtype=np.int64))
+    matrix = _halves(regions, matrix_of(regions, pairs, predicted), order)[np.ix_(order, order)]
+    ends = drawn.limits(matrix[np.isfinite(matrix)])
+    caption = f"{HALVES} These pairs were learned from."
+    picture = Plot(drawn.region_matrix(matrix, groups, None, ends, "connectivity"), f"Heat map. {caption}", caption)
     histories = {name_of(name): history for name, history in predictor.history_.items()}
     sections = [
         _parts(predictor.weights_, scores),
-        frame.learning(histories, text="Squared error of what was hidden, beside the variance of connectivity."),
-        Section("Pairs learned from", "How well it does on regions not seen, only an evaluation says.", [points]),
         _importance(importance, CAVEAT),
+        frame.learning(histories, text="Squared error of what was hidden, beside the variance of connectivity."),
     ]
     sizes = {"regions": len(regions), "genes": len(regions.genes), "pairs": len(pairs)}
     about: dict[str, Any] = {"directed": regions.directed, "method": predictor.method}
@@ -76,10 +79,25 @@ def of_fit(run: frame.Run, predictor: ConnectivityPredictor, importance: Importa
     about["pearson_of_training_pairs"] = pearson(truth, predicted)
     about["importance"] = [] if importance is None else importance.to_dict("records")
     missing = float(np.isnan(regions.expression).mean())
-    remarks = ("learned from", f"{missing:.1%} of values not measured" if missing else "all measured", "known")
-    headline = [(name, size, remark) for (name, size), remark in zip(sizes.items(), remarks, strict=True)]
-    lead = "Connectivity of pairs of brain regions, learned from the expression of their genes."
-    return frame.compose(run, lead, sections, sizes | about, headline=headline, settings=predictor.get_params())
+    measured = f"{missing:.1%} of their expression not measured" if missing else "all measured"
+    lead = (
+        f"Learned from {len(pairs):,} pairs of {len(regions):,} regions and {len(regions.genes):,} genes, {measured}."
+    )
+    told = [_told(of, predictor.weights_[kind], len(regions), RELATIONS[kind]) for kind, of in scores.items()]
+    verdict = f"Connectivity is predicted by {name_of(predictor.method)}; how well of regions not seen, evaluate says."
+    if told:
+        verdict = f"On pairs of regions held back, Pearson's r is {', and '.join(told)}."
+    how: dict[str, Any] = {"picture": [picture], "settings": predictor.get_params()}
+    return frame.compose(run, verdict, lead, sections, sizes | about, **how)
+
+
+def _told(scores: Mapping[str, float], weights: Mapping[str, float], regions: int, where: str) -> str:
+    """What predicts such regions, beside the best simple part of it."""
+    digits = decimals(Interval(math.nan, units=regions))
+    taken = max(weights, key=weights.__getitem__) if max(weights.values()) == 1 else "blend"
+    simple = max({*scores} - {taken, "attention", "blend"}, key=scores.__getitem__, default="")
+    beside = f" ({name_of(simple)} alone: {scores[simple]:.{digits}f})" if simple else ""
+    return f"{scores.get(taken, math.nan):.{digits}f} {where}{beside}"
 
 
 def of_evaluation(run: frame.Run, evaluation: Evaluation) -> tuple[Report, dict[str, Any]]:
@@ -89,16 +107,13 @@ def of_evaluation(run: frame.Run, evaluation: Evaluation) -> tuple[Report, dict[
     """
     comparison = evaluation.comparison
     shown = OURS if OURS in evaluation.methods else str(evaluation.table().index[0])
-    by_distance = evaluation.r_by_distance(shown)
-    sections = [_methods(evaluation), _matrices(evaluation, shown), _distances(evaluation, shown, by_distance)]
+    sections = [_methods(evaluation), _matrices(evaluation, shown), _predicted(evaluation, shown)]
     sections += [_nulls(evaluation), _brains(evaluation, shown)]
-    numbers = {"shown": shown, "by_distance": by_distance}
-    summary: list[Block] = [Note("info", evaluation.genes_add())] if evaluation.genes_add() else []
-    if not comparison.gates:
-        alone = "ours was not run" if comparison.baselines else "no baseline was run"
-        summary.append(Note("warning", f"Nothing is said of ours beside baselines: {alone}."))
+    numbers = evaluation.numbers() | {"shown": shown}
+    remarks = [Note("info", evaluation.genes_add())] if evaluation.genes_add() else []
     lead = f"Methods on {many(len(evaluation.regions), 'brain region')}, judged by pairs that none of them has seen."
-    return frame.compose(run, lead, sections, evaluation.numbers() | numbers, summary=summary, comparison=comparison)
+    how: dict[str, Any] = {"picture": plots_of(sections[1]), "remarks": remarks, "comparison": comparison}
+    return frame.compose(run, "", lead, sections, numbers, **how)
 
 
 def of_explanation(
@@ -118,10 +133,20 @@ def of_explanation(
             blocks.append(_table(rows, f"{text} Largest weight first.", [f"of {first}", f"of {second}", "weight"]))
     tables = {"pairs": looked, "importance": looked[:0] if importance is None else importance}
     numbers = {name: table.to_dict("records") for name, table in tables.items()}
-    lead = f"Where the network looked for the connectivity of {first} and {second}, and what its predictions rest on."
+    told = [f"For {first} and {second} nothing is read from others"] if looked.empty else []
+    ranked = looked.sort_values("weight", ascending=False, kind="stable")
+    for name, rows in ranked.groupby(looked.columns[0], sort=False):
+        told.append(f"{name} reads most from {', '.join(map(str, rows.iloc[:3, 1]))}")
+    verdict = f"{'; '.join(told[:2])}."
+    if len(tables["importance"]):
+        genes = tables["importance"]
+        sure = int((genes["q"] < 0.05).sum())
+        verdict += f" Of {len(genes):,} genes, {sure:,} matter for regions not seen (q < .05)."
+    lead = "Where the network looked, and what its predictions rest on."
     sections = [Section(title, text, blocks), _importance(importance, "")]
-    summary = [Note("warning", CAVEAT)]
-    return frame.compose(run, lead, sections, {"first": first, "second": second, **numbers}, summary=summary)
+    how: dict[str, Any] = {"picture": [*plots_of(sections[0]), *plots_of(sections[1])]}
+    about = {"first": first, "second": second, **numbers}
+    return frame.compose(run, verdict, lead, sections, about, remarks=[Note("warning", CAVEAT)], **how)
 
 
 # ---------------------------------------------------------------------- sections of a model and of a pair
@@ -129,7 +154,7 @@ def of_explanation(
 
 def _parts(weights: Mapping[str, Mapping[str, float]], scores: Mapping[str, Mapping[str, float]]) -> Section:
     if not weights:
-        return Section("Parts", "The model is one method, without parts to weigh.")
+        return Section("Parts")
     text = "Weights that predict pairs of regions not seen best; all together are scored with those of other folds."
     names = dict.fromkeys(name for of in (*scores.values(), *weights.values()) for name in of)
     columns = ["part"]
@@ -137,11 +162,12 @@ def _parts(weights: Mapping[str, Mapping[str, float]], scores: Mapping[str, Mapp
     for kind, of in weights.items():
         where, r = f", {kind}" if len(weights) > 1 else "", scores.get(kind, {})
         columns += [f"weight{where}", f"r in validation{where}"]
-        rows = [[*row, of.get(name), r.get(name)] for row, name in zip(rows, names, strict=True)]
+        shown = [[rounded(of_one.get(name, math.nan), 2) for of_one in (of, r)] for name in names]
+        rows = [[*row, *cells] for row, cells in zip(rows, shown, strict=True)]
         text += f" {kind.capitalize()}: pairs of regions {RELATIONS[kind]}." if where else ""
         shares = [name for name, weight in of.items() if weight]
         if len(shares) == 1:
-            both = [text_of(r.get(name, math.nan)) for name in ("blend", shares[0])]
+            both = [rounded(r.get(name, math.nan), 2).text for name in ("blend", shares[0])]
             text += f" {name_of(shares[0]).capitalize()} is taken alone: on regions held back all together were no "
             text += f"better, r {both[0]} against {both[1]}."
     return Section("Parts", text, [Table("Weights of the parts, and Pearson's r of each.", columns, rows, half=True)])
@@ -151,7 +177,6 @@ def _bars(rows: pd.DataFrame, unit: str, caption: str) -> Plot:
     """Of the first column the names, of the second the values."""
     names, values = (rows.iloc[:, at].tolist() for at in (0, 1))
     bars = figures.bars(names, values, unit)
-    drawn.few_ticks(bars)
     return Plot(bars, f"Bars: {listed(dict(zip(names, values, strict=True)))}.", caption)
 
 
@@ -162,7 +187,7 @@ def _table(rows: pd.DataFrame, caption: str, columns: Sequence[str] = ()) -> Tab
 def _importance(genes: Importance, text: str) -> Section:
     title = "Importance of genes"
     if genes is None or genes.empty:
-        return Section(title, "The importance of genes was not measured in this run.")
+        return Section(title)
     sure = f"{int((genes['q'] < 0.05).sum()):,} of {len(genes):,} have q < .05"
     blocks: list[Block] = [_bars(genes.head(DRAWN), "fall of Pearson's r", "The most important genes.")]
     blocks.append(_table(genes.head(SHOWN), f"Most important first; {sure}. null: mean of surrogate maps."))
@@ -197,64 +222,57 @@ def _matrices(evaluation: Evaluation, shown: str) -> Section:
     regions = evaluation.regions
     assert regions.connectivity is not None
     order, groups = drawn.arranged(regions.network, regions.hemisphere, evaluation.folds[0])
-    truth, predicted = (m[np.ix_(order, order)] for m in (regions.connectivity, evaluation.predictions[shown][0]))
-    ends = drawn.limits(np.concatenate([m[np.isfinite(m)] for m in (truth, predicted)]))
+    truth, predicted = regions.connectivity, evaluation.predictions[shown][0]
     residual = predicted - truth
+    ends = drawn.limits(np.concatenate([m[np.isfinite(m)] for m in (truth, predicted)]))
     most = drawn.limits(np.abs(residual[np.isfinite(residual)]))[1]
     folds = evaluation.folds[0, order]
+    both = f"{HALVES} By {name_of(shown)}, of regions not learned from; grey: pairs between folds, which are no test."
+    whole = f"Predicted by {name_of(shown)}. Grey: pairs between folds, which are no test."
+    parts = [(_halves(regions, predicted, order), ends, "connectivity", whole if regions.directed else both)]
+    parts += [(truth, ends, "connectivity", "True.")] if regions.directed else []
+    parts += [(residual, (-most, most), "residual", "Residuals: predicted minus true.")]
     blocks: list[Block] = []
-    for values, colours, name, caption in (
-        (truth, ends, "connectivity", "True."),
-        (predicted, ends, "connectivity", f"Predicted by {name_of(shown)}. Grey: pairs between folds, no test pairs."),
-        (residual, (-most, most), "residual", "Residuals: predicted minus true."),
-    ):
-        figure = drawn.region_matrix(values, groups, folds, colours, name)
+    for values, colours, name, caption in parts:
+        figure = drawn.region_matrix(values[np.ix_(order, order)], groups, folds, colours, name)
         blocks.append(Plot(figure, f"Heat map of {len(order)} by {len(order)} regions. {caption}", caption))
     text = "Of the first seed, ordered by network, hemisphere and fold, which the stripes at the sides show."
     return Section("Matrices", text, blocks)
 
 
-def _distances(evaluation: Evaluation, shown: str, rows: list[dict[str, Any]]) -> Section:
+def _halves(regions: Regions, predicted: Square, order: Int[np.ndarray, " regions"]) -> Square:
+    """In this order measured above the diagonal and predicted below; of directed connectivity what is predicted."""
+    assert regions.connectivity is not None
+    place = np.argsort(order)
+    below = (place[:, None] >= place) | regions.directed
+    return np.where(below, predicted, regions.connectivity)
+
+
+def _predicted(evaluation: Evaluation, shown: str) -> Section:
     tested = evaluation.tested()
-    points = drawn.scatter(*evaluation.true_and_predicted(shown, tested), distances_of(evaluation.regions, tested))
+    both = evaluation.true_and_predicted(shown, tested)
     caption = f"{name_of(shown)}, {many(len(tested), 'test pair')} of the first seed."
-    blocks: list[Block] = [Plot(points, f"Predicted against true. {caption}", caption)]
-    if not rows:
-        return Section("Distance", "Places are not known, so that r by distance is not either.", blocks)
-    series = {
-        name_of(name): figures.Series(of["mean"].tolist(), of["pearson"].tolist())
-        for name, of in pd.DataFrame(rows).groupby("method", sort=False)
-    }
-    ends = {name: f"{text_of(one.y[0])} nearest, {text_of(one.y[-1])} farthest" for name, one in series.items()}
-    lines = figures.lines(series, "distance, mm", "Pearson's r within folds")
-    caption = "Pearson's r in bins of distance with as many test pairs each."
-    blocks.append(Plot(lines, f"Lines of Pearson's r by distance. {listed(ends)}.", caption))
-    text = "Near regions tend to be connected more. Within a bin of distance little of that is left to predict."
-    return Section("Distance", text, blocks)
+    figure = figures.scatter(*both, "true connectivity", "predicted connectivity")
+    return Section("Pairs", "", [Plot(figure, f"Predicted against true. {caption}", caption)])
 
 
 def _nulls(evaluation: Evaluation) -> Section:
-    if not evaluation.nulls:
-        return Section("Null model", "No null model was asked for: how much of r is owed to smoothness is not known.")
-    blocks: list[Block] = []
     rows = []
     for result in evaluation.nulls:
         about = result.as_dict()
         cells = [rounded(about[name]) for name in ("observed", "mean", "highest", "gain")]
-        rows.append([result.what, result.kind, *cells, between(about["gain_low"], about["gain_high"]), result.p])
-        figure = drawn.against_null(result.nulls, f"observed: {result.observed:.3f}", result.observed)
-        caption = f"{result.what}, {result.kind}: p {result.p:.3g} of {many(len(result.nulls), 'null')}."
-        blocks.append(Plot(figure, f"Histogram. {caption}", caption))
-    columns = ["kernel ridge of", "null", "observed", "mean of nulls", "highest", "gain", "of 95 % of nulls", "p"]
-    blocks.append(Table("Mean over the folds of the first seed. p: (1 + nulls as high) / (1 + nulls).", columns, rows))
+        gain = between(about["gain_low"], about["gain_high"])
+        rows.append([result.what, result.kind, len(result.nulls), *cells, gain, rounded(result.p)])
+    columns = ["kernel ridge of", "null", "nulls", "observed", "mean of nulls", "highest", "gain", "of 95 % of nulls"]
+    caption = "Mean over the folds of the first seed. p: (1 + nulls as high) / (1 + nulls)."
     text = "A kernel ridge over what distance says, with expression as it is and with maps that mean nothing."
-    return Section("Null model", text, blocks)
+    return Section("Null model", text, [Table(caption, [*columns, "p"], rows)] if rows else [])
 
 
 def _brains(evaluation: Evaluation, shown: str) -> Section:
     regions, predicted = evaluation.regions, evaluation.predictions[shown][0]
     if regions.coordinates is None:
-        return Section("Glass brains", "Places are not known.")
+        return Section("Glass brains")
     assert regions.connectivity is not None
     blocks: list[Block] = []
     edges = {"strongest predicted edges": predicted, "largest residuals": predicted - regions.connectivity}

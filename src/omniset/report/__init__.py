@@ -6,6 +6,6 @@ sets, `multiqc` writes the files that MultiQC collects over many runs.
 
 from omniset.lazy import lazily
 
-__all__ = ["Cell", "Facts", "Headline", "Note", "Plot", "Report", "Section", "Table", "render", "write"]
+__all__ = ["Cell", "Facts", "Note", "Plot", "Report", "Section", "Table", "render", "write"]
 
-__getattr__, __dir__ = lazily(__name__, {**dict.fromkeys(__all__[:8], "blocks"), "render": "page", "write": "page"})
+__getattr__, __dir__ = lazily(__name__, {**dict.fromkeys(__all__[:7], "blocks"), "render": "page", "write": "page"})

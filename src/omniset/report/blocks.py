@@ -28,14 +28,12 @@ class Table:
     """Cells are text, numbers, None (not known) or `Cell`s. A column of numbers is right-aligned and sorts as numbers.
 
     Args:
-        folded: Shut until the reader opens it.
         half: Half as wide as the page where there is room, beside its neighbour.
     """
 
     caption: str
     columns: list[str]
     rows: list[list[Any]]
-    folded: bool = False
     half: bool = False
 
     def __post_init__(self) -> None:
@@ -73,14 +71,7 @@ class Facts:
     pairs: list[tuple[str, Any]]
 
 
-@dataclass
-class Headline:
-    """The few numbers to remember: name, value, and a remark such as the interval."""
-
-    items: list[tuple[str, Any, str]]
-
-
-Block = Table | Plot | Note | Facts | Headline
+Block = Table | Plot | Note | Facts
 
 
 @dataclass
@@ -95,8 +86,11 @@ class Report:
     """A page.
 
     Args:
+        lead: What was found, in a sentence.
         command: That makes the run again.
         provenance: Name and value of what the numbers came from: versions, seed, device.
+        about: What it was found on.
+        opening: A picture of it, and the notes that a reader must not miss.
     """
 
     title: str
@@ -104,6 +98,12 @@ class Report:
     sections: list[Section]
     command: str = ""
     provenance: dict[str, Any] = field(default_factory=dict)
+    about: str = ""
+    opening: list[Block] = field(default_factory=list)
+
+
+def plots_of(section: Section) -> list[Plot]:
+    return [block for block in section.blocks if isinstance(block, Plot)]
 
 
 def value_of(cell: Any) -> Any:
@@ -162,14 +162,14 @@ def rounded(value: float, digits: int = 3) -> Cell:
     return _decimals(value, f",.{digits}f")
 
 
-def signed(value: float) -> Cell:
+def signed(value: float, digits: int = 3) -> Cell:
     """A difference, with its sign; a dash if it is NaN."""
-    return _decimals(value, "+,.3f")
+    return _decimals(value, f"+,.{digits}f")
 
 
-def between(low: float, high: float, form: Callable[[float], Cell] = rounded) -> str:
-    """An interval as text."""
-    return text_of(None) if low != low else f"{form(low).text} to {form(high).text}"
+def between(low: float, high: float, digits: int = 3, form: Callable[[float, int], Cell] = rounded) -> str:
+    """An interval as text; a dash where there is none."""
+    return text_of(None) if low != low else f"{form(low, digits).text} to {form(high, digits).text}"
 
 
 def whole(value: Any) -> Any:

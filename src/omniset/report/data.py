@@ -12,7 +12,7 @@ from jaxtyping import Int, Real, Shaped
 
 from omniset.core.sets import Sets
 from omniset.report import figures
-from omniset.report.blocks import Block, Facts, Plot, Section, Table, listed, many, text_of, whole
+from omniset.report.blocks import Block, Facts, Plot, Section, Table, listed, many, rounded, text_of, whole
 
 SAMPLE = 1_000_000  # multiplicities, evenly spread, that quantiles are taken of
 STEP = 1 << 16  # rows read at a time
@@ -78,7 +78,7 @@ class DataSummary:
             if len(self.features) > SHOWN:
                 caption += f" The first {SHOWN} are shown; report.json has all."
             rows = [list(feature) for feature in self.features[:SHOWN]]
-            blocks.append(Table(caption, ["feature", *FEATURE], rows, folded=len(rows) > 20))
+            blocks.append(Table(caption, ["feature", *FEATURE], rows))
         return Section("Data", "", blocks)
 
 
@@ -141,7 +141,7 @@ def _distribution(name: str, values: Shaped[np.ndarray, " _"], noun: str) -> Blo
         spread = listed(quantiles(values.astype(np.float64)))
         figure = figures.histogram(values.astype(np.float64), name, noun)
         return Plot(figure, f"Histogram of {name}: {spread}.", f"Target {name}: {spread or 'no value'}.")
-    rows = [[label, n, n / sum(counts.values())] for label, n in counts.items()]
+    rows = [[label, n, rounded(n / sum(counts.values()), 2)] for label, n in counts.items()]
     return Table(f"Target {name}: how often each label occurs.", ["label", noun, "fraction"], rows, half=True)
 
 

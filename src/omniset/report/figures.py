@@ -14,7 +14,8 @@ from typing import Any
 
 import matplotlib
 import numpy as np
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
@@ -37,7 +38,12 @@ PIXELS = 500  # more points are drawn as an image: each of them would be a line 
 DPI = 200  # of that image
 LONGEST = 80  # characters of a line
 NUMBERED = 15  # classes of a confusion matrix that has room for numbers
+STACKED = (
+    *("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#332288", "#882255", "#44aa99"),
+    "#999933",
+)
 OTHERS = "#c6cbd1"
+NAMED, BETWEEN = "names of items:", "\N{SYMBOL FOR UNIT SEPARATOR}"
 WORDS = {"train": "training", "val": "validation", "mse": "mean squared error", "mae": "mean absolute error"}
 STYLE: Any = {
     "text.parse_math": False,
@@ -94,6 +100,12 @@ def _legible_ticks(name: Callable[..., str]) -> Callable[..., str]:
     return lambda value, place=None: _legible(name(value, place))
 
 
+def named(artist: Artist, names: Sequence[str]) -> None:
+    """Points, or a bar, that a page names where the mouse is on them."""
+    if names:
+        artist.set_gid(NAMED + BETWEEN.join(shown(name).replace(BETWEEN, " ") for name in names))
+
+
 @dataclass
 class Series:
     """Points of a line, with an interval or without."""
@@ -132,9 +144,10 @@ def bars(labels: Sequence[str], values: Sequence[float | int], xlabel: str) -> F
     figure, axes = panel(height=0.9 + 0.27 * max(len(labels), 2))
     axes.barh(_down(axes, distinct(labels)), values, color=BLUE, height=0.72)
     axes.set(xlabel=xlabel)
-    if all(float(v).is_integer() for v in values):
-        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-        _thousands(axes.xaxis)
+    whole = all(float(v).is_integer() for v in values)
+    axes.xaxis.set_major_locator(MaxNLocator(4, integer=whole))
+    form = ",.10g" if whole else ".3g"  # small ones are as long as 0.00005 as text
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:{form}}".replace("-", "\N{MINUS SIGN}")))
     return figure
 
 
@@ -218,10 +231,10 @@ def calibration_curves(curves: Mapping[str, Sequence[tuple[int, float, float]]],
 def intervals(
     labels: Sequence[str],
     measured: tuple[str, Sequence[float | int], Sequence[float | int], Sequence[float | int]],
-    beside: tuple[str, Sequence[float | int]],
+    beside: tuple[str, Sequence[float | int]] | None,
     xlabel: str,
 ) -> Figure:
-    """A row each, the first on top: a dot with its interval, and a second value to compare with.
+    """A row each, the first on top: a dot with its interval, and a second value to compare with where there is one.
 
     Args:
         measured: Name, values, lower and upper ends.
@@ -232,66 +245,38 @@ def intervals(
     name, values, low, high = measured
     axes.hlines(places, low, high, color=BLUE, linewidth=2, alpha=0.55)
     axes.plot(values, places, "o", color=BLUE, markersize=4.5, label=name)
-    axes.plot(beside[1], places, "D", color=ORANGE, markersize=4.5, markerfacecolor="white", label=beside[0])
+    if beside is not None:
+        axes.plot(beside[1], places, "D", color=ORANGE, markersize=4.5, markerfacecolor="white", label=beside[0])
+        figure.legend(loc="outside upper left", ncols=2)
     axes.grid(axis="y", color="#e6e9ed", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.set(xlabel=xlabel)
     axes.xaxis.set_major_locator(MaxNLocator(5))
     _thousands(axes.xaxis)
-    figure.legend(loc="outside upper left", ncols=2)
     return figure
 
 
 @styled
-def scatter(x: Float[np.ndarray, " rows"], y: Float[np.ndarray, " rows"], xlabel: str, ylabel: str) -> Figure:
-    """With the line on which both are the same."""
+def scatter(
+    x: Float[np.ndarray, " rows"],
+    y: Float[np.ndarray, " rows"],
+    xlabel: str,
+    ylabel: str,
+    items: Shaped[np.ndarray, " rows"] | None = None,
+) -> Figure:
+    """With the line on which both are the same; items are names of the points, where these are known."""
     figure, axes = panel(height=3.6)
+    names = [] if items is None else items[np.isfinite(x) & np.isfinite(y)].astype(str).tolist()
     x, y = _finite(x, y)
     both = np.concatenate([x, y])
     ends = [both.min(), both.max()] if len(both) else [0, 1]
     axes.plot(ends, ends, color=GREY, linestyle=":", linewidth=1, label="the same", zorder=3)
-    _dense_points(figure, axes, x, y)
+    _dense_points(figure, axes, x, y, names)
     axes.set(xlabel=xlabel, ylabel=ylabel)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(5))
         _thousands(axis)
     axes.legend(loc="lower right")
-    return figure
-
-
-@styled
-def points(
-    x: Float[np.ndarray, " rows"], y: Float[np.ndarray, " rows"], xlabel: str, ylabel: str, *, log: bool = False
-) -> Figure:
-    """Two quantities of the same things.
-
-    Args:
-        log: A log axis for x; what is not above 0 is left out.
-    """
-    figure, axes = panel(height=3.6)
-    figure.set_dpi(DPI)
-    x, y = _finite(x, y)
-    if log:
-        x, y = x[x > 0], y[x > 0]
-        axes.set_xscale("log")
-    axes.scatter(x, y, s=_size(len(x)), color=BLUE, alpha=0.5, linewidths=0, rasterized=len(x) > PIXELS)
-    if log:
-        _plain_log(axes.xaxis)
-    axes.set(xlabel=_short(xlabel, 50), ylabel=_short(ylabel, 50))
-    return figure
-
-
-@styled
-def heat_map(
-    values: Float[np.ndarray, "rows columns"], rows: Sequence[str], columns: Sequence[str], label: str = "attribution"
-) -> Figure:
-    """Numbers from 0 to 1 as colours."""
-    below = distinct(columns)
-    room = 0.08 * max((len(name) for name in below), default=0)  # for what is written upwards
-    figure, axes = panel(1.6 + 0.3 * max(len(columns), 6), 0.7 + 0.32 * max(len(rows), 2) + max(room, 0.4))
-    mesh = axes.pcolormesh(values, cmap="viridis", vmin=0, vmax=1, edgecolors="white", linewidth=0.8)
-    _grid(axes, distinct(rows), below)
-    _colour_bar(figure, axes, mesh, label, aspect=12)
     return figure
 
 
@@ -339,26 +324,6 @@ def categories(
 
 
 @styled
-def two_sided_bars(
-    labels: Sequence[str],
-    left: tuple[str, Sequence[float | int]],
-    right: tuple[str, Sequence[float | int]],
-    xlabel: str,
-) -> Figure:
-    """Horizontal bars to the left and to the right of a middle line, the first on top; names and sizes, none < 0."""
-    figure, axes = panel(height=1.3 + 0.25 * max(len(labels), 2))
-    places = _down(axes, [_short(label, 34) for label in labels])
-    axes.barh(places, [-v for v in left[1]], color=ORANGE, height=0.72, label=left[0])
-    axes.barh(places, right[1], color=BLUE, height=0.72, label=right[0])
-    axes.axvline(0, color=GREY, linewidth=0.8)
-    axes.set(xlabel=xlabel)
-    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{abs(value):,.10g}"))
-    figure.legend(loc="outside upper left", ncols=2)
-    return figure
-
-
-@styled
 def confusion_matrix(counts: Int[np.ndarray, "classes classes"], classes: Sequence[str]) -> Figure:
     """Colour: share of the true class. Numbers: counts, where there is room for them."""
     k = len(classes)
@@ -379,6 +344,55 @@ def confusion_matrix(counts: Int[np.ndarray, "classes classes"], classes: Sequen
     axes.set(xlabel="predicted class", ylabel="true class", aspect="equal")
     if k > NUMBERED:
         _colour_bar(figure, axes, mesh, "fraction of the true class", shrink=0.75, aspect=25)
+    return figure
+
+
+@styled
+def probabilities(
+    values: Float[np.ndarray, " rows"],
+    truth: Shaped[np.ndarray, " rows"],
+    right: Bool[np.ndarray, " rows"],
+    names: Shaped[np.ndarray, " rows"],
+) -> Figure:
+    """The probability given to the true class, a point each, in a line for each of the twelve most frequent classes."""
+    classes, numbers = np.unique(truth.astype(str), return_counts=True)
+    shown_classes = classes[np.argsort(-numbers, kind="stable")[: len(TWELVE)]]
+    figure, axes = panel(height=2 + 0.25 * max(len(shown_classes), 2))
+    figure.set_dpi(DPI)
+    places = _down(axes, distinct([*shown_classes]))
+    among = dict(zip(shown_classes.tolist(), places.tolist(), strict=True))
+    at = np.array([among.get(str(one), np.nan) for one in truth], dtype=np.float64)
+    at += np.random.default_rng(0).uniform(-0.28, 0.28, len(at))  # so that points do not hide each other
+    for kind, label, colour, marker in ((right, "called right", BLUE, "o"), (~right, "called otherwise", ORANGE, "D")):
+        some = np.flatnonzero(kind & np.isfinite(at))
+        how: dict[str, Any] = {"color": colour, "marker": marker, "alpha": 0.6, "linewidths": 0, "label": label}
+        points = axes.scatter(values[some], at[some], s=16, rasterized=len(at) > PIXELS, **how)
+        if len(at) <= PIXELS:
+            named(points, [f"{names[i]}: {truth[i]}, probability {values[i]:.2f}" for i in some])
+    axes.set(xlabel="probability given to the true class", xlim=(-0.03, 1.03))
+    figure.legend(loc="outside upper left", ncols=2, handletextpad=0.2)
+    return figure
+
+
+@styled
+def stacked(
+    parts: Sequence[tuple[str, Shaped[np.ndarray, " items"]]], items: Sequence[str], ylabel: str, form: str = ",.0f"
+) -> Figure:
+    """A bar for each item, of parts on each other; what is negative hangs below 0. The twelfth part is grey."""
+    figure = Figure(figsize=(9.4, 3.6), layout="constrained")
+    axes = figure.subplots()
+    tops = {True: np.zeros(len(items)), False: np.zeros(len(items))}
+    for i, (part, values) in enumerate(parts):
+        floor = tops[bool((values < 0).any())]
+        colour = STACKED[i] if i < len(STACKED) else "#bbbbbb"
+        drawn = axes.bar(np.arange(len(items)), values, bottom=floor, color=colour, width=0.92, label=part[:28])
+        floor += values
+        for bar, item, value in zip(drawn.patches, items, values, strict=True):
+            named(bar, [f"{item}: {part} {abs(value):{form}}"])
+    axes.set(ylabel=ylabel, xlim=(-0.6, len(items) - 0.4))
+    every = max(len(items) // 30, 1)
+    axes.set_xticks(np.arange(len(items))[::every], [s[:14] for s in items[::every]], rotation=90, fontsize=7)
+    figure.legend(loc="outside right upper", fontsize=8)
     return figure
 
 
@@ -446,10 +460,12 @@ def _styles(names: Sequence[str], reference: str | None) -> dict[str, dict[str, 
     return styles
 
 
-def _dense_points(figure: Figure, axes: Axes, x: Float[np.ndarray, " rows"], y: Float[np.ndarray, " rows"]) -> None:
+def _dense_points(
+    figure: Figure, axes: Axes, x: Float[np.ndarray, " rows"], y: Float[np.ndarray, " rows"], names: Sequence[str]
+) -> None:
     """Points, or, where there are many, how densely they lie."""
     if len(x) <= MANY_POINTS:
-        axes.scatter(x, y, s=12, color=BLUE, alpha=0.45, linewidths=0)
+        named(axes.scatter(x, y, s=12, color=BLUE, alpha=0.45, linewidths=0), names)
         return
     dense = axes.hexbin(x, y, gridsize=45, bins="log", mincnt=1, cmap="viridis", linewidths=0.1)
     _plain_log(_colour_bar(figure, axes, dense, "predictions per cell", aspect=30).yaxis)

@@ -1,4 +1,5 @@
-"""What every report has: summary with warnings and notes, learning curves, methods beside each other, settings.
+"""What every report has: what was found, a picture and two notes first; methods beside each other; at the end further
+notes, learning curves and settings.
 
 A system gives what is its own; the frame puts it together, so that a page of any system is read like the others.
 """
@@ -15,7 +16,6 @@ from omniset.report.blocks import (
     Block,
     Cell,
     Facts,
-    Headline,
     Note,
     Plot,
     Report,
@@ -28,13 +28,12 @@ from omniset.report.blocks import (
     text_of,
 )
 from omniset.runs.files import plain
-from omniset.trials.comparison import SHORT, Comparison, few_units, plural
-from omniset.trials.intervals import Interval
+from omniset.trials.comparison import Comparison, Gate, few_units, plural
+from omniset.trials.intervals import Interval, decimals
 
 FORMAT, VERSION = "omniset report", 2
-
+NOTES = 2  # that are read first
 History = list[dict[str, Any]]
-Label = Callable[[str], str]
 
 
 @dataclass
@@ -59,68 +58,77 @@ class Run:
 
 def compose(
     run: Run,
-    lead: str,
+    verdict: str,
+    about: str,
     sections: Iterable[Section],
     numbers: Mapping[str, Any],
     *,
-    headline: Sequence[tuple[str, Any, str]] = (),
-    summary: Sequence[Block] = (),
-    text: str = "",
+    picture: Iterable[Plot] = (),
+    remarks: Sequence[Note] = (),
     comparison: Comparison | None = None,
     settings: Mapping[str, Any] | None = None,
     chosen: Mapping[str, Any] | None = None,
 ) -> tuple[Report, dict[str, Any]]:
-    """A page, and what report.json has.
+    """A page, and what report.json has. Warnings come before remarks, and these before notes.
 
     Args:
-        lead: A sentence below the title.
-        sections: The system's own, between summary and settings.
+        verdict: What was found, in a sentence. "": that of the comparison.
+        about: What it was found on.
+        sections: The system's own; those without a block are left out.
         numbers: Likewise, behind them.
-        headline: The few numbers to remember: name, value, remark.
-        summary: Further blocks of the summary.
-        text: Of the summary.
-        comparison: Its verdict comes first, its gates close the summary, and its numbers are those of `evaluate`.
+        picture: The first is shown first, and not again in its section. Without one, methods are beside each other.
+        comparison: Its numbers are those of `evaluate`.
         settings: Of the model.
         chosen: Values that the run chose for settings that are None.
     """
-    blocks: list[Block] = [] if comparison is None else verdict(comparison)
-    blocks += [Headline(list(headline))] if headline else []
-    blocks += [Note("warning", text) for text in run.warnings] + [Note("info", text) for text in run.notes]
-    blocks += summary
-    if comparison is not None and comparison.gates:
-        blocks.append(gates(comparison))
-    page = [Section("Summary", text, blocks), *sections]
-    about = {"format": FORMAT, "version": VERSION, "system": run.system, "kind": run.kind, "title": run.title}
-    about |= {"command": run.command, "provenance": run.provenance}
-    about |= {"warnings": [*run.warnings], "notes": [*run.notes]}
+    first = next(iter(picture), None) or (None if comparison is None else beside(comparison))
+    page = []
+    for section in sections:
+        section.blocks = [block for block in section.blocks if block is not first]
+        page += [section] if section.blocks else []
+    notes = [Note("warning", text) for text in run.warnings] + [*remarks] + [Note("info", text) for text in run.notes]
     if comparison is not None:
-        about["evaluation"] = comparison.numbers()
+        why = "ours was not run" if comparison.baselines else "no baseline was run"
+        verdict = verdict or comparison.verdict() or f"Nothing is said of ours beside baselines: {why}."
+        page += [Section("Gates", "", [gates(comparison.told_gates)])] if comparison.told_gates else []
+    page += [Section("Notes", "", [*notes[NOTES:]])] if notes[NOTES:] else []
+    made = {"verdict": verdict, "format": FORMAT, "version": VERSION, "system": run.system, "kind": run.kind}
+    made |= {"title": run.title, "command": run.command, "provenance": run.provenance}
+    made |= {"warnings": [*run.warnings], "notes": [*run.notes]}
+    if comparison is not None:
+        made["evaluation"] = comparison.numbers()
     if settings is not None:
         found = {name: f"{text_of(one)} (chosen)" for name, one in (chosen or {}).items() if one is not None}
         facts = [(name, found.get(name) if value is None else value) for name, value in settings.items()]
-        page.append(Section("Settings", "", [Facts(facts)]))
-        about["arguments"] = dict(settings)
-        about |= {"chosen": dict(chosen)} if chosen else {}
-    return Report(run.title, lead, page, run.command, run.provenance), plain({**about, **numbers})
+        page += [Section("Settings", "", [Facts(facts)])] if facts else []
+        made["arguments"] = dict(settings)
+        made |= {"chosen": dict(chosen)} if chosen else {}
+    opening: list[Block] = [*([] if first is None else [first]), *notes[:NOTES]]
+    return Report(run.title, verdict, page, run.command, run.provenance, about, opening), plain({**made, **numbers})
 
 
-def verdict(comparison: Comparison) -> list[Block]:
-    """The verdict in a sentence, and how many units it is of."""
-    decisive = next((gate for gate in comparison.gates if gate.opponent is not None), None)
-    if decisive is None:
-        return []
-    blocks: list[Block] = [Note("warning" if decisive.verdict == SHORT else "info", comparison.verdict())]
-    few = few_units(decisive.interval.units, comparison.unit)
-    return [*blocks, Note("info", few)] if few else blocks
+def beside(comparison: Comparison) -> Plot | None:
+    """Methods by the score of the verdict, each with its interval; None where there is no verdict."""
+    if (gate := comparison.decisive) is None:
+        return None
+    score = comparison.score(gate.score)
+    table = comparison.table(score.name, gate.condition).sort_values("value", ascending=not score.larger, kind="stable")
+    names, (value, low, high) = table.index.tolist(), (table[name].tolist() for name in ("value", "low", "high"))
+    figure = figures.intervals(names, (score.text, value, low, high), None, f"{score.text}, 95 % intervals")
+    caption = f"{score.text[:1].upper()}{score.text[1:]}, {gate.condition}, best method first."
+    return Plot(figure, f"{caption} {listed(dict(zip(names, value, strict=True)))}.", caption)
 
 
-def gates(comparison: Comparison) -> Table:
-    """What a useful method keeps, and whether ours does."""
-    rows = [
-        [gate.gate, signed(gate.interval.value), ends(gate.interval, signed), gate.asked, gate.verdict]
-        for gate in comparison.gates
-    ]
-    caption = "Gates: one holds where the whole interval lies beyond the bound; a bound within the interval is a tie."
+def gates(asked: Sequence[Gate]) -> Block:
+    """What a useful method keeps, and whether ours does; of one a sentence."""
+    if len(asked) == 1:
+        return Note("info", str(asked[0]))
+    rows = []
+    for gate in asked:
+        digits = decimals(gate.interval)
+        value, interval = signed(gate.interval.value, digits), ends(gate.interval, digits, signed)
+        rows.append([gate.gate, value, interval, gate.asked, gate.verdict])
+    caption = "One holds where the whole interval lies beyond the bound; a bound within the interval is a tie."
     return Table(caption, ["", "value", "95 % interval", "asked", "verdict"], rows)
 
 
@@ -130,33 +138,36 @@ def methods(
     scores: Sequence[str],
     *,
     caption: str = "",
-    label: Label = str,
+    label: Callable[[str], str] = str,
 ) -> Table:
     """Methods down, best first by the first score; its interval beside it, and what ours has more than each."""
     first = comparison.score(scores[0])
-    table = comparison.table(first.name, condition).sort_values("value", ascending=not first.larger, kind="stable")
+    names = (
+        comparison.table(first.name, condition).sort_values("value", ascending=not first.larger, kind="stable").index
+    )
+    found = {name: {m: comparison.interval(name, condition, m) for m in names} for name in scores}
+    digits = {name: decimals(*of.values()) for name, of in found.items()}
+    others = [m for m in names if m != comparison.ours] if comparison.ours in names else []
+    gaps = {m: comparison.difference(first.name, condition, m) for m in others}
+    finer = decimals(*gaps.values())
     rows: list[list[Any]] = []
-    for method in table.index:
-        interval = comparison.interval(first.name, condition, method)
-        row = [label(method), rounded(interval.value), ends(interval)]
-        if comparison.ours in table.index and len(table) > 1:
-            same = method == comparison.ours
-            gap = Interval(math.nan) if same else comparison.difference(first.name, condition, method)
-            row += [signed(gap.value), ends(gap, signed)]
-        row += [rounded(comparison.interval(name, condition, method).value) for name in scores[1:]]
-        rows.append(row)
+    for method in names:
+        interval, gap = found[first.name][method], gaps.get(method, Interval(math.nan))
+        row = [label(method), rounded(interval.value, digits[first.name]), ends(interval, digits[first.name])]
+        row += [signed(gap.value, finer), ends(gap, finer, signed)] if others else []
+        rows.append([*row, *(rounded(found[name][method].value, digits[name]) for name in scores[1:])])
     columns = ["method", first.text, "95 % interval"]
-    if rows and len(rows[0]) > 3 + len(scores) - 1:
-        columns += ["ours minus it", "95 % interval of this"]
+    columns += ["ours minus it", "95 % interval of this"] if others else []
     columns += [comparison.score(name).text for name in scores[1:]]
     where = caption or f"{first.text}, {condition}. Intervals are of what other {plural(comparison.unit)} would give."
-    return Table(where, columns, rows)
+    few = few_units(max((i.units for i in found[first.name].values()), default=0), comparison.unit)
+    return Table(f"{where} {few}".strip(), columns, rows)
 
 
 def learning(
     histories: Mapping[str, History], *, kept_epochs: Mapping[str, int | None] | None = None, text: str = ""
 ) -> Section:
-    """Curves of every quantity, training beside validation.
+    """Curves of every quantity, training beside validation; none where nothing was trained by epochs.
 
     Args:
         histories: By name of what was trained; "" where there is one. A dict per epoch with `epoch`.
@@ -174,9 +185,9 @@ def learning(
             figure = figures.learning_curve(history, quantity, (kept_epochs or {}).get(name))
             caption = f"{before}{figures.words(quantity)} by epoch."
             blocks.append(Plot(figure, alt, caption[:1].upper() + caption[1:]))
-    return Section("Learning curves", text if blocks else "Nothing was trained by epochs.", blocks)
+    return Section("Learning curves", text, blocks)
 
 
-def ends(interval: Interval, form: Callable[[float], Cell] = rounded) -> str:
-    """Such as 0.812 to 0.873; a dash where there is no interval."""
-    return between(interval.low, interval.high, form)
+def ends(interval: Interval, digits: int | None = None, form: Callable[[float, int], Cell] = rounded) -> str:
+    """Such as 0.81 to 0.87; a dash where there is no interval. digits: as the interval alone bears."""
+    return between(interval.low, interval.high, decimals(interval) if digits is None else digits, form)

@@ -19,7 +19,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 
 import omniset
 from omniset.report.blocks import Plot, Report, fact_of, shown, text_of, value_of
-from omniset.report.figures import STYLE, legible
+from omniset.report.figures import BETWEEN, NAMED, STYLE, legible
 from omniset.runs.files import plain, replacing, writable_folder, write_json
 
 
@@ -62,6 +62,11 @@ def svg(plot: Plot, prefix: str) -> str:
         for child in list(parent):
             if child.tag.endswith(("}metadata", "}style")):  # a <style> would hold for the whole page
                 parent.remove(child)
+    for element in [e for e in root.iter() if e.get("id", "").startswith(NAMED)]:
+        names = element.attrib.pop("id").removeprefix(NAMED).split(BETWEEN)
+        drawn_as = element.findall(".//{*}use") or [element]
+        for one, name in zip(drawn_as, names, strict=False):  # what lies outside the axes is not drawn
+            ElementTree.SubElement(one, "title").text = name
     for element in root.iter():
         element.tag = _local(element.tag)
         element.attrib = {_local(k): _own(_local(k), v, prefix) for k, v in element.attrib.items()}

@@ -87,7 +87,7 @@ class Folder:
         files: Sequence[str] = (),
         lines: Iterable[str] = (),
     ) -> None:
-        """Write report.html, report.json and what MultiQC collects, then say what matters.
+        """Write report.html, report.json and what MultiQC collects, then say the verdict and what matters.
 
         Args:
             made: What `omniset.report.frame.compose` gave.
@@ -107,7 +107,7 @@ class Folder:
             names.append("metrics.json")
         write_report(self.path, page, numbers)
         multiqc.write(self.path, self.out.resolve().name, scores or {}, histories or {})
-        for line in lines:
+        for line in (f"\n{numbers['verdict']}", *lines):
             say(line)
         say_notes(self.warnings())
         say(f"Written to {self.out}: {', '.join([*names, 'report.html', 'report.json'])}")

@@ -11,11 +11,11 @@ import pandas as pd
 from jaxtyping import Float, Int, Real
 
 from omniset.report import figures, frame
-from omniset.report.blocks import Block, Cell, Plot, Report, Section, Table, listed, many, text_of
+from omniset.report.blocks import Block, Cell, Plot, Report, Section, Table, listed, many, rounded, text_of
 from omniset.report.data import DataSummary
 from omniset.trials.comparison import OURS, Comparison, few_units
 from omniset.trials.importances import in_words
-from omniset.trials.intervals import Interval
+from omniset.trials.intervals import Interval, decimals
 from omniset.trials.outcomes import Outcome, by_class, by_size, calibration, confusion
 from omniset.trials.survival import Steps, kaplan_meier
 
@@ -95,7 +95,8 @@ class SetRun:
         yield f"\non {self.on}"
         yield from self.comparison.lines()
         for outcome in self.outcomes:
-            others = [f"{m} {i.value:.3f}" for m, i in [*self.metrics(outcome).items()][1:] if np.isfinite(i.value)]
+            more = [*self.metrics(outcome).items()][1:]
+            others = [f"{name} {i.value:.{decimals(i)}f}" for name, i in more if np.isfinite(i.value)]
             yield f"{outcome.name}, further scores of ours: {', '.join(others)}"
         if (found := self.importance) is not None:
             yield from ("", "importance of features by permutation", *in_words(found.table, found.unit))
@@ -105,27 +106,21 @@ class SetRun:
 
 def compose(about: frame.Run, run: SetRun, settings: Mapping[str, Any]) -> tuple[Report, dict[str, Any]]:
     """The report, and all that it shows for report.json: data, learning curves, every target, examples, settings."""
-    lead = f"{many(run.data.sets, 'set')} of {many(run.data.elements, 'element')} in all."
-    on = f" on {run.on}" if run.on else ""
-    text = "How good the predictions are is not known: no sets were kept back to compare with."
-    several = len(run.outcomes) > 1
-    if run.outcomes:
-        what = f"{len(run.outcomes)} targets" if several else run.outcomes[0].name
-        text = f"Predictions of {what}{on}, with 95 % intervals."
-    headline = [
-        (f"{outcome.name}: {name}" if several else name, interval.value, _ends(interval.low, interval.high).text)
-        for outcome in run.outcomes
-        for name, interval in [*run.metrics(outcome).items()][: 1 if several else 4]
-    ]
+    on = f" {' and '.join(o.name for o in run.outcomes)} predicted on {run.on}." if run.outcomes else ""
+    verdict = (
+        "" if run.outcomes else "How good the predictions are is not known: no sets were kept back to compare with."
+    )
     trained = f"Training took {many(len(run.history), 'epoch')}"
     trained += "." if run.kept_epoch is None else f"; the model that was kept is that of epoch {run.kept_epoch}."
     targets = [_target(run, outcome) for outcome in run.outcomes]
+    pictures = [_picture(outcome) for outcome in run.outcomes if len(outcome.truth)]
     sections = [
-        run.data.section(),
-        frame.learning({"": run.history} if run.history else {}, kept_epochs={"": run.kept_epoch}, text=trained),
         *(section for section, _ in targets),
+        Section("Predictions of the other targets", "", [*pictures[1:]]),
         *([] if run.importance is None else [importance_section(run.importance)]),
         _examples(run.examples, learned=bool(run.history)),
+        run.data.section(),
+        frame.learning({"": run.history} if run.history else {}, kept_epochs={"": run.kept_epoch}, text=trained),
     ]
     numbers = {
         "on": run.on,
@@ -136,13 +131,25 @@ def compose(about: frame.Run, run: SetRun, settings: Mapping[str, Any]) -> tuple
         "examples": [asdict(example) for example in run.examples],
         "importance": None if run.importance is None else run.importance.table.to_dict("records"),
     }
-    parts: dict[str, Any] = {"headline": headline, "text": text, "comparison": run.comparison}
-    return frame.compose(about, lead, sections, numbers, settings=settings, chosen=run.chosen, **parts)
+    sets = f"{many(run.data.sets, 'set')} of {many(run.data.elements, 'element')} in all.{on}"
+    parts: dict[str, Any] = {"picture": pictures, "comparison": run.comparison, "chosen": run.chosen}
+    return frame.compose(about, verdict, sets, sections, numbers, settings=settings, **parts)
 
 
-def _ends(low: float, high: float) -> Cell:
-    """An interval, with as many digits as numbers of any size need."""
-    return Cell(text_of(None) if low != low else f"{text_of(low)} to {text_of(high)}", low)
+def _picture(outcome: Outcome) -> Plot:
+    """The predictions beside the truth, every one of them."""
+    if outcome.events is not None:
+        return _kaplan_meier(outcome)
+    if outcome.probabilities is None:
+        drawn = figures.scatter(*outcome.numbers, "true value", "predicted value", outcome.sets)
+        caption = f"{outcome.name}: predicted against true values."
+        return Plot(drawn, f"{caption[:-1]} of {many(len(outcome.truth), 'row')}.", caption)
+    truth, called = outcome.codes
+    given = np.asarray(outcome.probabilities, dtype=np.float64)[np.arange(len(truth)), truth]
+    figure = figures.probabilities(given, outcome.truth, truth == called, outcome.sets)
+    caption = f"{outcome.name}: the probability that each prediction gives to the true class."
+    right = f"{int((truth == called).sum()):,} of {many(len(truth), 'point')} are called so."
+    return Plot(figure, f"{caption} {right}", caption)
 
 
 # ---------------------------------------------------------------------- targets
@@ -154,7 +161,7 @@ def _target(run: SetRun, outcome: Outcome) -> tuple[Section, dict[str, Any]]:
     numbers: dict[str, Any] = {"name": outcome.name, "rows": len(outcome.truth), "sets": sets}
     numbers["metrics"] = [{"name": name, **interval.as_dict()} for name, interval in metrics.items()]
     numbers["by_size"] = sizes.to_dict("records")
-    rows = [[name, i.value, _ends(i.low, i.high), outcome.measures[name].text] for name, i in metrics.items()]
+    rows: list[list[Any]] = [[name, *_shown(i), outcome.measures[name].text] for name, i in metrics.items()]
     units = "sets" if outcome.groups is None else "groups of sets"
     columns = ["metric", "value", "95 % interval", "what it is"]
     caption = f"Methods beside ours, best {next(iter(metrics))} first."
@@ -169,16 +176,10 @@ def _target(run: SetRun, outcome: Outcome) -> tuple[Section, dict[str, Any]]:
         pairs = [[labels[i], labels[j], counts[i, j]] for i, j in np.argwhere(counts)]  # a matrix has classes squared
         numbers |= {"confusion": counts} if len(labels) <= SHOWN["classes"] else {"confusions": pairs}
         numbers |= {"classes": labels, "by_class": classes.to_dict("records"), "calibration": bins.to_dict("records")}
-    elif outcome.events is not None:
-        blocks += _survival(outcome)
-    else:
-        drawn = figures.scatter(*outcome.numbers, "true value", "predicted value")
-        caption = "Predicted against true values."
-        blocks.append(Plot(drawn, f"{caption[:-1]} of {many(len(outcome.numbers[0]), 'row')}.", caption, half=False))
     if len(sizes):
         columns = ["smallest", "largest", "sets", sizes["metric"].iloc[0], "95 % interval"]
-        sized = ((of, _ends(of["low"], of["high"])) for of in numbers["by_size"])
-        rows = [[of["smallest"], of["largest"], of["sets"], of["value"], ends] for of, ends in sized]
+        sized = ((of, Interval(of["value"], of["low"], of["high"], of["sets"])) for of in numbers["by_size"])
+        rows = [[of["smallest"], of["largest"], of["sets"], *_shown(interval)] for of, interval in sized]
         blocks.append(Table("Groups of sets of similar size.", columns, rows, half=True))
     text = f"{many(len(outcome.truth), 'prediction')} for {many(sets, 'set')}."
     return Section(f"Target: {outcome.name}", text if sets else "No set has a known truth.", blocks), numbers
@@ -199,7 +200,11 @@ def _classes(counts: Int[np.ndarray, "classes classes"], classes: pd.DataFrame, 
         columns = ["true class", "predicted as", "predictions", "fraction of the true class"]
         yield Table("The most frequent confusions.", columns, rows)
     columns = ["class", "true", "predicted", "recall", "precision", "F1"]
-    yield Table("Class by class.", columns, [[*row] for row in classes.itertuples(index=False)], half=few)
+    rows = [
+        [*row[:3], *(rounded(share, decimals(Interval(share, units=row[1]))) for share in row[3:])]
+        for row in classes.itertuples(index=False)
+    ]
+    yield Table("Class by class.", columns, rows, half=few)
     points = bins.loc[bins["count"] > 0, ["count", "confidence", "right"]].itertuples(index=False, name=None)
     curve = {OURS: [*points]}
     right = listed({f"{confidence:.2f}": share for _, confidence, share in curve[OURS]})
@@ -207,25 +212,26 @@ def _classes(counts: Int[np.ndarray, "classes classes"], classes: pd.DataFrame, 
     yield Plot(figures.calibration_curves(curve, least=1), f"Fraction right against mean confidence: {right}.", caption)
 
 
-def _survival(outcome: Outcome) -> Iterator[Block]:
+def _kaplan_meier(outcome: Outcome) -> Plot:
     time, risk = outcome.numbers
     events = np.asarray(outcome.events, dtype=bool)
-    if not len(time):
-        return
     third = np.searchsorted(np.quantile(risk, [1 / 3, 2 / 3]), risk, side="left")
     curves: dict[str, tuple[Steps, float]] = {}
-    rows: list[list[Any]] = []
+    told = []
     for number in np.unique(third):
         there, name = third == number, f"{('low', 'middle', 'high')[number]} risk"
         alive = kaplan_meier(time[there], events[there])
         curves[name] = alive, float(time[there].max())
         below = alive.times[alive.values <= 0.5]
-        rows.append([name, there.sum(), events[there].sum(), below[0] if len(below) else "not reached"])
-    medians = listed({name: median for name, *_, median in rows})
-    alt = f"Kaplan-Meier curves of {many(len(curves), 'group')}. Median times: {medians}."
-    caption = "Share without the event (Kaplan-Meier), by thirds of the predicted risk."
-    yield Plot(figures.survival_curves(curves), alt, caption)
-    yield Table("Thirds of the predicted risk.", ["predicted", "predictions", "events", "median time"], rows, half=True)
+        median = f"median time {text_of(below[0])}" if len(below) else "median not reached"
+        told.append(f"{name}: {events[there].sum():,} events of {there.sum():,}, {median}")
+    caption = f"Thirds of the predicted risk: share without the event (Kaplan-Meier). {'; '.join(told)}."
+    return Plot(figures.survival_curves(curves), caption, caption)
+
+
+def _shown(interval: Interval) -> tuple[Cell, Cell]:
+    """A score and its interval, with as many decimals as it bears."""
+    return rounded(interval.value, decimals(interval)), Cell(frame.ends(interval), interval.low)
 
 
 # ---------------------------------------------------------------------- features, and examples
@@ -255,7 +261,7 @@ def importance_section(importance: Importance) -> Section:
 
 def _examples(examples: Sequence[Example], learned: bool) -> Section:
     if not examples:
-        return Section("Examples", "No set was explained in this run.")
+        return Section("Examples")
     score = "A score, by self-attention attribution, says how much all copies of an element drove it"
     if examples[0].removal:
         score = "A score says how much the prediction falls where all copies of an element are left out"
@@ -269,7 +275,8 @@ def _example(example: Example) -> Table:
     truth = "" if example.truth is None else f", truth {text_of(example.truth)}"
     title = f"Set {example.set}: predicted {text_of(example.predicted)}{truth}."
     names = list(example.features)[: SHOWN["element features"]]
-    columns = [example.elements, example.scores, example.multiplicity, *(example.features[name] for name in names)]
+    scores = [rounded(score, 2) for score in example.scores.tolist()]
+    columns = [example.elements, scores, example.multiplicity, *(example.features[name] for name in names)]
     if not example.size:
         title += " It is empty."
     if len(example.elements) < example.size:

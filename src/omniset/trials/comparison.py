@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from omniset.trials.intervals import FEW, Draws, Interval, Resampling, Values
+from omniset.trials.intervals import FEW, Draws, Interval, Resampling, Values, decimals
 
 OURS = "omniset"
 FORMAT, VERSION = "omniset evaluation", 1
@@ -91,6 +91,11 @@ class Gate:
             low, high = -high, -low
         bound = -self.bound if self.most else self.bound
         return HOLDS if low > bound else SHORT if high < bound else TIE
+
+    def __str__(self) -> str:
+        digits = decimals(self.interval)
+        value = f"{self.interval.value:+.{digits}f}{_ends(self.interval, digits, '+')}"
+        return f"{self.verdict}: {self.gate}: {value}, asked {self.asked}"
 
     @property
     def asked(self) -> str:
@@ -223,51 +228,58 @@ class Comparison:
             gates.append(Gate(text, aim.condition, aim.score, opponent, interval, bound, most, best))
         return gates
 
+    @property
+    def decisive(self) -> Gate | None:
+        """The gate that the verdict is of."""
+        return next((gate for gate in self.gates if gate.opponent is not None), None)
+
     def verdict(self) -> str:
-        """The first gate in a sentence; empty where nothing was compared."""
-        gate = next((gate for gate in self.gates if gate.opponent is not None), None)
-        if gate is None:
+        """The score of ours, beside the method of the first gate, in a sentence; empty where nothing was compared."""
+        gate = self.decisive
+        if gate is None or gate.opponent is None:
             return ""
-        text, interval = self.score(gate.score).text, gate.interval
-        text += f", {gate.condition}:" if len(self.conditions) > 1 else ""
-        amount = f"{text} {interval.value:+.3f}, 95 % interval {interval.low:+.3f} to {interval.high:+.3f}"
-        if interval.low == interval.high == 0:
-            amount = f"{text} the same in each {self.unit}"  # a point would look as if it were sure
-        best = ", the best baseline" if gate.best else ""
-        few = f"; only {number_of(interval.units, self.unit)}" if interval.few else ""
-        if gate.verdict == HOLDS:
-            return f"Ours beats {gate.opponent}{best} ({amount}{few})."
+        gap, text = gate.interval, self.score(gate.score).text
+        mine, other = (self.interval(gate.score, gate.condition, m) for m in (self.ours, gate.opponent))
+        digits = max(decimals(mine, other), decimals(gap))
+        text += f", {gate.condition}," if len(self.conditions) > 1 else ""
+        theirs, ours = f"{other.value:.{digits}f}", f"{text} {mine.value:.{digits}f}"
+        ours += _ends(mine, digits, before="95 % interval ")
+        opponent = f"{gate.opponent}, the best baseline" if gate.best else gate.opponent
+        few = f"; only {number_of(gap.units, self.unit)}" if gap.few else ""
+        apart = f"difference {gap.value:+.{digits}f}, {_ends(gap, digits, '+').strip(' ()')}{few}"
+        if gap.low == gap.high == 0:
+            apart = f"the same in each {self.unit}{few}"  # a point would look as if it were sure
         if gate.verdict == SHORT:
-            return f"Use {gate.opponent}{best}: it beats ours ({amount}{few})."
-        if gate.verdict == TIE:
-            pair = f"Ours and {gate.opponent}{best}{best[:1]} are a tie"
-            return f"{pair} ({amount}{few}): these {plural(self.unit)} do not tell them apart."
-        few = f"too few units ({interval.units}) for an interval"
-        return f"Ours minus {gate.opponent}: {text} {interval.value:+.3f}; {few}."
+            return f"Use {opponent}: {text} {theirs}, better than {mine.value:.{digits}f} of ours ({apart})."
+        ours = ours[:1].upper() + ours[1:]
+        if gate.verdict == UNKNOWN:
+            return f"{ours}; {opponent} has {theirs}: too few units ({gap.units}) for an interval."
+        result = "better than" if gate.verdict == HOLDS else "a tie with"
+        end = "" if gate.verdict == HOLDS else f"; these {plural(self.unit)} do not tell them apart"
+        return f"{ours}: {result} {opponent}, with {theirs} ({apart}){end}."
 
     def lines(self, conditions: Sequence[str] | None = None) -> list[str]:
-        """What a terminal shows: the verdict; methods, best first; the gates.
+        """What a terminal shows below the verdict: methods, best first; the gates, where there are several.
 
         Args:
             conditions: Those whose methods are shown, by their first score that was measured. None: all.
         """
-        lines = ["", self.verdict()] if self.verdict() else []
+        lines = []
         for condition in self.conditions if conditions is None else conditions:
             measured = (s for s in self.scores if self.table(s.name, condition)["value"].notna().any())
             first = next(measured, self.scores[0])
             table = self.table(first.name, condition).sort_values("value", ascending=not first.larger, kind="stable")
             lines += ["", f"{first.text}, {condition}"]
-            width = max(map(len, table.index), default=0)
-            for method, value, low, high in table.itertuples():
-                ends = "" if math.isnan(low) else f"  ({low:.3f} to {high:.3f})"
-                lines.append(f"  {method:<{width}}  {value:.3f}{ends}")
-        told = len(self.gates) == 1 and self.gates[0].opponent is not None and self.gates[0].bound == 0  # the verdict
-        lines += [""] if self.gates and not told else []
-        for gate in [] if told else self.gates:
-            value, low, high = gate.interval.value, gate.interval.low, gate.interval.high
-            ends = "" if math.isnan(low) else f" ({low:+.3f} to {high:+.3f})"
-            lines.append(f"{gate.verdict}: {gate.gate}: {value:+.3f}{ends}, asked {gate.asked}")
-        return lines
+            found = {method: self.interval(first.name, condition, method) for method in table.index}
+            width, digits = max(map(len, found), default=0), decimals(*found.values())
+            lines += [f"  {m:<{width}}  {i.value:.{digits}f} {_ends(i, digits)}".rstrip() for m, i in found.items()]
+        return [*lines, *([""] if self.told_gates else []), *map(str, self.told_gates)]
+
+    @property
+    def told_gates(self) -> list[Gate]:
+        """None where there is but the one of the verdict, which says it all."""
+        alone = len(self.gates) == 1 and self.gates[0].opponent is not None and self.gates[0].bound == 0
+        return [] if alone else self.gates
 
     def numbers(self) -> dict[str, Any]:
         """All scores, differences and gates, in the one form of all systems."""
@@ -355,6 +367,12 @@ class Comparison:
         known = np.isfinite(values)
         resampling = resampling if known.all() else self._resampling(mine[known])
         return resampling.estimate(lambda draws: draws.mean(values[known]), **how)
+
+
+def _ends(interval: Interval, digits: int, sign: str = "", before: str = "") -> str:
+    if math.isnan(interval.low):
+        return ""
+    return f" ({before}{interval.low:{sign}.{digits}f} to {interval.high:{sign}.{digits}f})"
 
 
 def number_of(units: int, noun: str) -> str:

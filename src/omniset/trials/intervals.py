@@ -6,6 +6,7 @@ sets), never seeds, folds or single rows of a unit. Two methods are compared on 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -47,6 +48,20 @@ class Interval:
 
     def as_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in ("value", "low", "high", "units", "how")}
+
+
+def decimals(*intervals: Interval) -> int:
+    """How many decimals scores can bear beside each other, by half the widest interval: two, or those that show it;
+    fewer above 0.5. Without an interval, by what so many units tell of a share.
+
+    >>> [decimals(Interval(0.5, 0.5 - half, 0.5 + half)) for half in (0.003, 0.05, 2.0, 30.0)]
+    [3, 2, 1, 0]
+    >>> decimals(Interval(1.0, units=24))
+    2
+    """
+    halves = [(i.high - i.low) / 2 if i.high > i.low else i.units**-0.5 for i in intervals if i.units or i.high > i.low]
+    half = max(halves, default=0.001)
+    return min(max(2 if half < 0.5 else 1 if half < 5 else 0, -math.floor(math.log10(half))), 4)
 
 
 class Draws:
