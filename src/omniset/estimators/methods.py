@@ -225,13 +225,14 @@ class Trees:
     many classes there are; and all is in small types: of ten classes and a thousand rows six bytes a node.
 
     Attributes:
+        depth: Of the deepest tree.
         roots: A node per tree.
         feature, threshold: Of the nodes that are no leaves, one after the other.
         right: How many nodes further on the right child is; 0 of a leaf.
         number: Entries of each leaf, one after the other.
-        depth: Of the deepest tree.
     """
 
+    depth: int
     roots: Shaped[np.ndarray, " trees"]
     feature: Shaped[np.ndarray, " splits"]
     threshold: Shaped[np.ndarray, " splits"]
@@ -239,7 +240,6 @@ class Trees:
     number: Shaped[np.ndarray, " leaves"]
     output: Shaped[np.ndarray, " entries"]
     value: Shaped[np.ndarray, " entries"]
-    depth: int
 
     @classmethod
     def of(cls, fitted: Iterable[Any]) -> Trees:
@@ -282,7 +282,7 @@ class Trees:
         number, output, value = entries
         further = np.where(splits, right - itself, 0)
         columns = (roots, feature[splits], threshold[splits], further, number[~splits], output, value)
-        return cls(*map(small, columns), depth=int(depth))
+        return cls(int(depth), *map(small, columns))
 
     @classmethod
     def of_histograms(cls, model: Any) -> tuple[Trees, float]:
