@@ -14,6 +14,7 @@ from omniset.trials.outcomes import (
     by_class,
     by_size,
     calibration,
+    carried,
     confusion,
     score,
 )
@@ -262,3 +263,17 @@ def test_the_interval_of_r2_holds_where_a_few_counts_are_large(monkeypatch):
             found = score(o, "R2", 200)
             inside[error] += found.low <= 0.064 <= found.high
     assert inside[True] >= 0.9 * 60 > 0.85 * 60 > inside[False]
+
+
+def test_few_sets_that_carry_r2_are_named():
+    r = np.random.default_rng(0)
+    truth, names = r.normal(size=120), np.array([f"s{i:03d}" for i in range(120)])
+    predicted = 0.1 * r.normal(size=120)
+    assert carried(Outcome("y", truth, predicted, names, names)) == ""
+    truth[:3], predicted[:3] = 30, 25
+    without = sk.r2_score(truth[3:], predicted[3:])
+    said = carried(Outcome("y", truth, predicted, names, names))
+    assert said.startswith("3 of 120 sets carry this score: without s000, s001, s002 R2 is")
+    assert f"{without:.3f}" in said
+    predicted[:3] = -30
+    assert "3 of 120 sets spoil" in carried(Outcome("y", truth, predicted, names, names))

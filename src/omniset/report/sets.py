@@ -16,7 +16,7 @@ from omniset.report.data import DataSummary
 from omniset.trials.comparison import OURS, Comparison, few_units
 from omniset.trials.importances import in_words
 from omniset.trials.intervals import Interval, decimals
-from omniset.trials.outcomes import Outcome, by_class, by_size, calibration, confusion
+from omniset.trials.outcomes import Outcome, by_class, by_size, calibration, carried, confusion
 from omniset.trials.survival import Steps, kaplan_meier
 
 SHOWN = {"classes": 30, "half width": 6, "confusions": 20, "element features": 8, "features": 20}
@@ -98,6 +98,7 @@ class SetRun:
             more = [*self.metrics(outcome).items()][1:]
             others = [f"{name} {i.value:.{decimals(i)}f}" for name, i in more if np.isfinite(i.value)]
             yield f"{outcome.name}, further scores of ours: {', '.join(others)}"
+            yield from filter(None, [carried(outcome)])
         if (found := self.importance) is not None:
             yield from ("", "importance of features by permutation", *in_words(found.table, found.unit))
             yield from [found.note] if found.note else []
@@ -181,7 +182,7 @@ def _target(run: SetRun, outcome: Outcome) -> tuple[Section, dict[str, Any]]:
         sized = ((of, Interval(of["value"], of["low"], of["high"], of["sets"])) for of in numbers["by_size"])
         rows = [[of["smallest"], of["largest"], of["sets"], *_shown(interval)] for of, interval in sized]
         blocks.append(Table("Groups of sets of similar size.", columns, rows, half=True))
-    text = f"{many(len(outcome.truth), 'prediction')} for {many(sets, 'set')}."
+    text = f"{many(len(outcome.truth), 'prediction')} for {many(sets, 'set')}. {carried(outcome)}".strip()
     return Section(f"Target: {outcome.name}", text if sets else "No set has a known truth.", blocks), numbers
 
 

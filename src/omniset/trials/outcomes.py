@@ -25,6 +25,8 @@ CALIBRATION_BINS = 10
 RANKED = 2 * 10**8  # numbers that a metric of ranks may sort into place
 PAIRED = 2 * 10**10  # pairs that a metric of pairs may look at
 LEAST = 100  # draws, however long they take
+FEW, SHARE = 3, 0.03  # units that are few: at most so many, and this share of all
+MATTERS = 0.1  # change of R2 that is said
 
 
 @dataclass
@@ -175,6 +177,34 @@ def by_size(outcome: Outcome, groups: int = 5) -> pd.DataFrame:
         about = {"smallest": part.sizes.min(), "largest": part.sizes.max(), "sets": len(np.unique(part.sets))}
         scored.append({**about, "rows": len(part.truth), "metric": name, **score(part, name).as_dict()})
     return pd.DataFrame(scored)
+
+
+def carried(outcome: Outcome) -> str:
+    """Of numbers: the few units that carry R2, or spoil it, in a sentence; empty where leaving them out changes little.
+
+    They are those with the largest share of the squared errors beyond their share of the squared distances to the
+    mean, either way.
+    """
+    units = outcome.sets if outcome.groups is None else outcome.groups
+    names, unit = np.unique(units.astype(str), return_inverse=True)
+    number = min(FEW, int(SHARE * len(names)))
+    if outcome.classifies or outcome.events is not None or not outcome.defined or not number:
+        return ""
+    truth, predicted = outcome.numbers
+    errors, spread = (np.bincount(unit, np.square(truth - of)) for of in (predicted, truth.mean()))
+    if not errors.sum() or not spread.sum():
+        return ""
+    order = np.argsort(errors / errors.sum() - spread / spread.sum(), kind="stable")
+    whole, found = 1 - errors.sum() / spread.sum(), []
+    for few, what in ((order[:number], "carry"), (order[-number:], "spoil")):
+        rest = outcome.rows(~np.isin(unit, few))
+        found.append((float(_r2(rest, np.ones((1, len(rest.truth))))[0]), few, what))
+    without, few, what = max(found, key=lambda one: np.nan_to_num(abs(one[0] - whole)))
+    if not abs(without - whole) > MATTERS:
+        return ""
+    who = f"{number} of {len(names):,} {'sets' if outcome.groups is None else 'groups'} {what}"
+    who = who if number > 1 else f"{who}s"
+    return f"{who} this score: without {', '.join(sorted(names[few]))} R2 is {without:.3f}, not {whole:.3f}."
 
 
 # ---------------------------------------------------------------------- intervals
