@@ -61,8 +61,8 @@ autosummary_ignore_module_all = False
 # What users call of a class that is fitted and saved; its other methods are for the rest of the package.
 SHOWN = """
 fit fit_transform predict predict_proba predict_table predict_survival predict_matrix predictions score by_method
-explain explanations explain_layers importance transform transform_table get_feature_names_out set_output save load
-complete completions embed decode annotate markers study foretell treated shift populations largest_changes
+explain explanations explain_layers importance transform get_feature_names_out set_output save load
+complete completions embed decode annotate study foretell treated shift populations largest_changes
 classify calls
 """
 autosummary_context = {"shown": SHOWN.split()}

@@ -23,7 +23,7 @@ from omniset.core.sets import SetBatch
 from omniset.fitted import Estimator
 from omniset.options import Computing, options
 from omniset.report import multiqc
-from omniset.report.blocks import Section
+from omniset.report.blocks import Section, plots_of
 from omniset.report.frame import compose, learning, methods
 from omniset.report.run import working_folder
 from omniset.runs.folders import new_file
@@ -165,7 +165,8 @@ def fit_command(table: Path, out: Path = Path("model"), resume: bool = False, **
         predictor.check_resumed(run.path, resume)
         run.save(predictor.fit(*read(table), folder=run.path, resume=resume))
         sections, settings = [learning({"": predictor.history_})], predictor.get_params()
-        page = compose(run.about(f"Baskets of {table.name}"), "What a basket costs.", sections, {}, settings=settings)
+        how: dict[str, Any] = {"picture": plots_of(sections[0]), "settings": settings}
+        page = compose(run.about(f"Baskets of {table.name}"), "Baskets have their costs.", "", sections, {}, **how)
         run.write(page, histories={"": predictor.history_})
 
 
@@ -187,7 +188,7 @@ def evaluate_command(table: Path, out: Path = Path("evaluation"), resume: bool =
         comparison = evaluate(*read(table), predictor, Kept(run.path, resume))
         comparison.write_rows(run.path / "scores.csv.gz")
         section = Section("Methods", "", [methods(comparison, "new baskets", ["error"])])
-        page = compose(run.about(f"Baskets of {table.name}"), "Beside ridge.", [section], {}, comparison=comparison)
+        page = compose(run.about(f"Baskets of {table.name}"), "", "Beside ridge.", [section], {}, comparison=comparison)
         run.write(page, metrics=comparison.numbers(), scores=multiqc.of_ours(comparison))
 
 

@@ -92,7 +92,7 @@ def test_fit_predict_evaluate_explain(tmp_path, frame, capsys):
     metrics = json.loads((model / "metrics.json").read_text())
     accuracy = scores_of(metrics["validation"])["label", "accuracy", "omniset"]
     assert accuracy["low"] <= accuracy["value"] <= accuracy["high"]
-    assert f"{accuracy['value']:.3f}" in out  # what is printed is what is stored
+    assert f"{accuracy['value']:.2f}" in out  # what is printed is what is stored
     assert len(metrics["history"]) == 2
     assert {"config.json", "model.safetensors", "report.html", "report.json"} <= {p.name for p in model.iterdir()}
     assert any(p.name.endswith("_mqc.json") for p in model.iterdir())

@@ -23,7 +23,7 @@ NAMES = ["expression", "connectivity", "regions"]
 def without_pages(request, monkeypatch):
     """The pages of `fit` are those of `study` alone; so are those of any command but in tests that ask for `pages`."""
     if "pages" not in request.fixturenames:
-        monkeypatch.setattr(report, "of_fit", lambda *_, **__: (None, {}))
+        monkeypatch.setattr(report, "of_fit", lambda *_, **__: (None, {"verdict": ""}))
         monkeypatch.setattr(written, "write", lambda *_: None)
 
 
@@ -180,7 +180,7 @@ def test_evaluate_writes_one_table_of_all(study, pages, tmp_path, monkeypatch, c
     assert set(found["table"]) == {"omniset", "geometry"}
     assert (found["unit"], found["units"]) == ("brain region", REGIONS)
     line = next(line for line in said.splitlines() if line.startswith("  omniset "))
-    assert f"{next(s['value'] for s in found['scores'] if s['method'] == 'omniset'):.3f}" in line
+    assert f"{next(s['value'] for s in found['scores'] if s['method'] == 'omniset'):.2f}" in line
     assert "Bilateral split, 2 folds x 2 seeds." in said
     assert [(one["null"], one["nulls"]) for one in found["nulls"][::2]] == [("spin", 5), ("variogram", 5)]
     assert "null, variogram: a kernel ridge of genes reaches" in said
