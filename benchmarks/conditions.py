@@ -151,8 +151,10 @@ def _rows(system: str, source: Source, found: dict[str, Any]) -> Iterator[Row]:
 def _cell(row: Row, other: dict[str, Any] | None) -> tuple[str, str]:
     if other is None:
         return "-", "-"
-    ends = "" if other["low"] is None else f" ({other['low']:+.3f} to {other['high']:+.3f})"
-    return f"{other['other']}: {other['value']:+.3f}{ends}", row.verdict(other)
+    values = [other["value"]] if other["low"] is None else [other[key] for key in ("value", "low", "high")]
+    shown = [f"{value:+.{3 if max(map(abs, values)) > 0.002 else 4}f}" for value in values]
+    ends = f" ({' to '.join(shown[1:])})" if shown[1:] else ""
+    return f"{other['other']}: {shown[0]}{ends}", row.verdict(other)
 
 
 def table(found: dict[str, Any]) -> list[str]:
@@ -168,7 +170,7 @@ def table(found: dict[str, Any]) -> list[str]:
     lines = [
         " ".join(counted),
         "",
-        "| system | data, condition | score | default | minus its best part | | minus the best simple one | | units |",
+        "| system | data, condition | score | default | minus its best part | it is | minus the best simple one | it is | units |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in every:
