@@ -170,7 +170,8 @@ def table(found: dict[str, Any]) -> list[str]:
     lines = [
         " ".join(counted),
         "",
-        "| system | data, condition | score | default | minus its best part | it is | minus the best simple one | it is | units |",
+        "| system | data, condition | score | default | minus its best part | it is "
+        "| minus the best simple one | it is | units |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in every:
