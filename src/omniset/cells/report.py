@@ -107,7 +107,7 @@ def of_annotation(
 ) -> Made:
     """On what new cells are; `label` may have the truth, `sample` has the sample of each."""
     counts = annotation.by_label()
-    labels, left_out = annotation.table["label"].to_numpy(dtype=object), pd.DataFrame(annotator.left_out_)
+    labels = annotation.table["label"].to_numpy(dtype=object)
     share = float((labels == UNKNOWN).mean()) if len(labels) else 0.0
     text = "A cell is unknown where it is stranger than nearly all known cells that were called the same."
     of_types = _table("Of each type; and of the unknown cells those most like it.", counts)
@@ -121,9 +121,6 @@ def of_annotation(
     if label in cells.obs and len(known := np.flatnonzero((truth := labels_of(cells, label)) != None)):  # noqa: E711
         section, beside = _beside_truth(truth[known].astype(str), labels[known].astype(str), label)
         sections.append(section)
-    if len(left_out):
-        text = "Each type was left out in turn. A low share says that cells of such a new type would pass for another."
-        sections.append(Section("Were a type not in the reference", text, [_table("Its cells kept back.", left_out)]))
     weights = pd.DataFrame(annotator.weights_.items(), columns=["method", "weight"])
     sections.append(Section("How it was learned", "", [_table("By calls of cells kept back.", weights, half=True)]))
     kept = annotator.kept_back_
@@ -136,7 +133,7 @@ def of_annotation(
     )
     text = "So many are unknown: of types that the reference lacks, or measured otherwise than it."
     numbers = {
-        **{"calls": counts.to_dict("records"), "kept_back": annotator.kept_back_, "left_out": annotator.left_out_},
+        **{"calls": counts.to_dict("records"), "kept_back": annotator.kept_back_},
         "weights": annotator.weights_,
         **beside,
         "model": annotator.embedder_.identity(),
