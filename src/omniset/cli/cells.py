@@ -345,7 +345,7 @@ def perturb(
             written = ["scores.csv.gz", "perturber/", *(written if groups else [])]
             foretold = f"{many(len(groups), 'population')} not measured after treatment are foretold"
             measured = {"metrics": evaluation.numbers(), "scores": multiqc.of_ours(evaluation.comparison)}
-            lines = [*evaluation.comparison.lines(), evaluation.advice()]
+            lines = evaluation.comparison.lines()
         else:
             study = fitted.study(cells, columns, _aliases(aliases))
             groups, table = [*study.groups, *study.lacking], fitted.populations(study)
