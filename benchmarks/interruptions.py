@@ -84,7 +84,6 @@ VERBS = {
     "cells embed": f"all.h5ad {USE} {OUT}.h5ad",
     "cells embed, parts": PARTS,
     "cells annotate": f"all.h5ad --reference all.h5ad --label type --batch_key batch {USE} --seed 0 {OUT}",
-    "cells decode": f"all.h5ad {USE} {OUT}.h5ad",
     "cells explain": f"all.h5ad --cells cell1,cell2 {USE} {OUT}.tsv",
     "cells perturb": f"all.h5ad --condition batch --control b0 --label type --progress false {OUT}",
     "cells evaluate": f"all.h5ad --label_key type --methods pca --seeds 1 --epochs 1 {CELLS} {OUT}",

@@ -741,7 +741,7 @@ def cells_perturb(found: dict[str, Any]) -> list[str]:
     for gate in found["gates"]:
         ends = "-" if gate["low"] is None else f"{gate['low']:.3f} to {gate['high']:.3f}"
         lines.append(f"| {gate['gate']}, {gate['asked']} | {gate['value']:.3f} | {ends} | {gate['verdict']} |")
-    return [*lines, "", f"{found['advice']} Intervals are of {found['units']} {found['unit']}s."]
+    return [*lines, "", f"Intervals are of {found['units']} {found['unit']}s."]
 
 
 def _new_batch(comparison: Comparison, score: str, method: str) -> str:

@@ -182,12 +182,12 @@ def test_cells_page_runs(tmp_path, monkeypatch):
     monkeypatch.setattr(projection.importlib.util, "find_spec", lambda name: None)  # UMAP takes long to import
     make, use, in_place, donors = blocks(DOCS / "cells.md", "python")
     run_python("cells.md", [make])
-    small = {verb: ["--progress=false"] for verb in ("inspect", "fit", "embed", "annotate", "decode", "explain")}
+    small = {verb: ["--progress=false"] for verb in ("inspect", "fit", "embed", "annotate", "explain")}
     small["fit"] += ["--dim=8", "--embedding_dim=4", "--epochs=1", "--device=cpu"]
     text = (DOCS / "cells.md").read_text(encoding="utf-8").partition("All of these cells")[0]
     # Its X is scaled: refused, as shown.
     verbs = walked(text, "cells", small, lambda words: 0 if "raw" in words else 2)
-    assert verbs == ["inspect", "inspect", "fit", "embed", "annotate", "decode", "explain", "evaluate"]
+    assert verbs == ["inspect", "inspect", "fit", "embed", "annotate", "explain", "evaluate"]
     assert Path("annotation/calls.tsv").is_file()
     run_python("cells.md", [use, in_place])
     run_python("cells.md", [donors])

@@ -13,7 +13,7 @@ from omniset.cells import annotator as module
 from omniset.cells.baselines import symphony
 from omniset.cells.classifiers import METHODS, NEAR, OF_GENES, Classifiers, evenly
 from omniset.cells.evaluate_annotation import BINS, calibration_error, evaluate_annotation, macro_f1, unknown_auroc
-from omniset.cells.novelty import HELD, SHRINKAGE, Novelty, type_left_out, types_left_out
+from omniset.cells.novelty import SHRINKAGE, Novelty
 from omniset.trials.intervals import Draws
 from omniset.trials.kept import Kept
 
@@ -193,7 +193,7 @@ def test_vectors_of_a_part_that_is_kept_back_have_not_seen_it(labelled, monkeypa
 def test_what_is_saved_says_the_same_and_nothing_else_is_taken_for_it(annotator, labelled, embedder, tmp_path):
     annotator.save(tmp_path / "saved")
     loaded = CellAnnotator.load(tmp_path / "saved", progress=False)
-    assert (loaded.left_out_, loaded.kept_back_) == (annotator.left_out_, annotator.kept_back_)
+    assert loaded.kept_back_ == annotator.kept_back_
     found, again = (a.annotate(labelled) for a in (annotator, loaded))
     pd.testing.assert_frame_equal(found.table, again.table)
     assert np.array_equal(found.probabilities, again.probabilities)
@@ -272,49 +272,6 @@ def test_a_cell_without_counts_is_unknown_and_said(labelled, embedder):
         found = annotator.annotate(some)
     assert np.flatnonzero(found.empty).tolist() == [3, 11]
     assert np.flatnonzero(found.table["label"] == "unknown").tolist() == [3, 11]  # with error=0 no other cell is
-
-
-def test_a_type_left_out_is_unknown_as_far_as_it_is_from_all_others():
-    """One in a direction of its own, and one of which every cell could as well be of another type."""
-    rng = np.random.default_rng(0)
-
-    def drawn(number):
-        y = np.repeat(np.arange(4), number)
-        centres = 6 * np.eye(13)[[0, 1, 2, 1]]
-        return (centres[y] + rng.normal(size=(len(y), 13))).astype(np.float32), y
-
-    (values, y), (held, of_held) = drawn(101), drawn(53)
-    batches, found = np.arange(len(of_held)) % 2, {}
-    for code in (2, 3):
-        rest = y != code
-        learned = Classifiers.learned(values[rest], np.zeros((rest.sum(), 1), np.float32), y[rest], 4, 0)
-        found[code] = type_left_out(code, learned, held, of_held, batches, 0.05)
-        assert (found[code]["type"], found[code]["cells"]) == (code, 53)
-    assert found[2]["unknown"] > 0.95
-    assert found[3]["unknown"] < 0.2
-    assert found[3]["called"] == 1
-
-
-def test_no_type_is_left_out_where_one_alone_is_left_or_was_kept_back(labelled, embedder, monkeypatch):
-    assert fit(labelled[labelled.obs["kind"] != "z"].copy(), embedder).left_out_ == []
-    real = CellAnnotator._types_left_out
-
-    def of_one_type(self, cells, chosen, y, folds):
-        for fold in folds:
-            here = fold.y == 2
-            fold.values, fold.y, fold.batches = fold.values[here], fold.y[here], fold.batches[here]
-            assert len(fold.y) >= HELD
-        return real(self, cells, chosen, y, folds)
-
-    monkeypatch.setattr(CellAnnotator, "_types_left_out", of_one_type)
-    assert fit(labelled, embedder).left_out_ == []
-
-
-def test_types_are_left_out_where_most_of_their_cells_were_kept_back(monkeypatch):
-    numbers = np.array([[0, 9], [10, 3], [40, 41], [0, 200]])
-    assert types_left_out(numbers) == [(1, 0), (2, 1), (3, 1)]
-    monkeypatch.setattr("omniset.cells.novelty.TYPES", 2)
-    assert types_left_out(numbers) == [(2, 1), (3, 1)]
 
 
 def test_a_reference_that_teaches_nothing_is_refused(labelled, embedder):

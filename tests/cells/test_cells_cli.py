@@ -274,33 +274,6 @@ def test_annotate_refuses(study, tmp_path, capsys, words, error):
     assert not (tmp_path / "out" / "calls.tsv").exists()
 
 
-@pytest.mark.parametrize("end", ["h5ad", "npy", "tsv"])
-def test_decode_writes_expected_counts(study, embedder, z, tmp_path, monkeypatch, end):
-    monkeypatch.setattr(outputs, "TOGETHER", 13)
-    out = tmp_path / f"x.{end}"
-    assert use(study, "decode", study / "all.h5ad", "--out", out, "--batch", "two") == 0
-    if end == "h5ad":
-        made = anndata.read_h5ad(out)
-        assert made.obs_names.tolist() == NAMES
-        assert made.var_names.tolist() == embedder.genes_
-        found = made.X
-    else:
-        found = read_table(out, embedder.genes_)
-    np.testing.assert_allclose(found, embedder.decode(z, batch="two"), rtol=1e-4)
-
-
-def test_decode_of_some_genes(study, embedder, z, tmp_path, capsys):
-    out = tmp_path / "x.npy"
-    assert use(study, "decode", study / "all.h5ad", "--genes", "Gene5,gene2", "--out", out) == 0
-    places = [embedder.genes_.index(name) for name in ("Gene5", "Gene2")]
-    np.testing.assert_allclose(np.load(out), embedder.decode(z)[:, places], rtol=1e-5)
-    out.unlink()
-    for more, word in (("--genes=Gene5,Nobody", "'Nobody'"), ("--genes=Gene5,gene5", "once"), ("--batch=3", "'3'")):
-        assert use(study, "decode", study / "all.h5ad", "--out", out, more) == 2
-        assert word in capsys.readouterr().err
-        assert not out.exists()
-
-
 def test_evaluate_fits_as_the_model_was_fitted(study, tmp_path, capsys, as_asked):
     words = [study / "all.h5ad", "--batch-key", "batch", "--label-key", "type", "--methods", "pca", "--seeds", "1"]
     words = ["evaluate", *words, "--model", study / "model", "--out", tmp_path / "ev", *QUIET]

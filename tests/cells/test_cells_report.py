@@ -11,7 +11,6 @@ from omniset.cells import CellEmbedder, projection, read_cells, report
 from omniset.cells.data import batch_codes
 from omniset.cells.evaluate import TRANSFER, WHOLE, Evaluation
 from omniset.report import figures, render
-from omniset.report.blocks import rounded
 from omniset.report.frame import Run
 from omniset.report.page import svg
 
@@ -54,7 +53,6 @@ def test_all_cells_are_drawn_where_they_are_few(embedder, cells, drawn):
     assert list(drawn.groups) == ["batch", "kind", "flag"]
     assert drawn.groups["batch"].tolist() == cells.obs["batch"].tolist()
     assert drawn.groups["kind"].tolist() == ["" if pd.isna(v) else v for v in cells.obs["kind"]]
-    np.testing.assert_allclose(drawn.library, cells.library())
     assert len(drawn.rows) == drawn.of == CELLS
 
 
@@ -82,7 +80,7 @@ def test_central_cells():
     seen = np.ones(len(z), dtype=bool)
 
     def drawn(names, seen):
-        return projection.Drawn(np.arange(len(z)), np.array(names, dtype=object), z, seen, None)
+        return projection.Drawn(np.arange(len(z)), np.array(names, dtype=object), z, seen)
 
     assert projection.central(drawn(names, seen), 0, 3) == ["middle0", "middle1", "middle2"]
     twice = [*names[:-1], "middle2"]
@@ -112,8 +110,6 @@ def test_the_report_on_a_model(embedder, cells, drawn):
     for key in embedder.history[0]:
         if key != "epoch":
             assert figures.words(key) in html
-    assert found["library_correlation"] is not None
-    assert rounded(found["library_correlation"], 2).text in html
     assert page.opening[0].caption == "PCA of the vectors, by kind."
     assert page.lead == found["verdict"] == next(iter(found.values()))
     assert [row["gene"] for row in found["explained"]] == explained["gene"].tolist()
@@ -121,12 +117,11 @@ def test_the_report_on_a_model(embedder, cells, drawn):
 
 def test_every_part_may_be_missing(embedder, drawn, monkeypatch):
     monkeypatch.setattr(embedder, "history_", [])
-    drawn.library, drawn.groups = None, {}
+    drawn.groups = {}
     page, found = report.of_fit(embedder, drawn, None, BATCHES[:1], run("fit"))
     html = render(page)
     assert "nothing was mixed" in html
     assert [section.title for section in page.sections] == ["Batches", "Settings"]
-    assert found["library_correlation"] is None
     assert found["explained"] == []
 
 

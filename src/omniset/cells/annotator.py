@@ -23,7 +23,7 @@ from omniset.cells.classifiers import METHODS, OF_GENES, WIDTHS, Classifiers, ev
 from omniset.cells.data import UNKNOWN, Cells, batch_codes, labels_of, numbered_anew, opened
 from omniset.cells.embedder import LEAST, CellEmbedder, claimed, warn_of_empty
 from omniset.cells.model import CellModel, Completion
-from omniset.cells.novelty import CELLS, Novelty, type_left_out, types_left_out
+from omniset.cells.novelty import Novelty
 from omniset.cells.options import AnnotatorOptions
 from omniset.cells.variable_genes import log_normalised
 from omniset.fitted import Estimator
@@ -110,8 +110,6 @@ class _Kept:
     """What a fold says of cells that it has not learned from; of known types only."""
 
     classifiers: Classifiers
-    genes: list[str]
-    train: Int[np.ndarray, " train"]  # which of the chosen cells it has learned from
     values: Float32[np.ndarray, "held genes"]
     answers: Float64[np.ndarray, "methods held types"]
     y: Int[np.ndarray, " held"]
@@ -136,8 +134,6 @@ class CellAnnotator(AnnotatorOptions, Estimator):
         embedder_: The model of the cells' vectors.
         weights_: Of each method.
         kept_back_: What was said of cells kept back: how many, and the shares `right` and `unknown`.
-        left_out_: For each type left out of the reference in turn: `type`, `cells`, the share `unknown` of these, and
-            what most of the others are `called`.
         notes_: What was decided, a sentence each.
     """
 
@@ -228,7 +224,6 @@ class CellAnnotator(AnnotatorOptions, Estimator):
         self.network_ = _Network(classifiers, torch.from_numpy(numbers), torch.from_numpy(called)).eval()
         self.embedded_by_ = self.embedder_.identity()
         self._say(folds, said)
-        self.left_out_ = self._types_left_out(cells, chosen, y, folds) if self.error else []
         return self
 
     def annotate(self, source: Any, *, aliases: Mapping[str, str] | None = None, **reading: Any) -> Annotation:
@@ -306,7 +301,7 @@ class CellAnnotator(AnnotatorOptions, Estimator):
             values = values_of(teach.cells.on(model.genes_), chosen[held], classifiers.middle.numpy())
             answers = classifiers.probabilities(values, model.embed_cells(teach.cells, chosen[held]), WIDTHS)
             part = batches[held] if by_batch else np.full(len(held), fold)
-            folds.append(_Kept(classifiers, model.genes_, train, values, answers, y[held], part))
+            folds.append(_Kept(classifiers, values, answers, y[held], part))
         if not folds:
             raise ValueError(f"label: no type in {self.label_} has two cells, one of which could be kept back")
         return folds
@@ -373,32 +368,6 @@ class CellAnnotator(AnnotatorOptions, Estimator):
             why = "in one of these parts only" if self.by_batch_ else "of a single cell"
             self.notes_.append(f"nothing tells how well these types are called, which are {why}: {', '.join(lone)}")
 
-    def _types_left_out(self, cells: Cells, chosen: Chosen, y: Chosen, folds: list[_Kept]) -> list[dict[str, Any]]:
-        """What would be unknown, were a type not in the reference."""
-        parts = types_left_out(np.stack([np.bincount(fold.y, minlength=len(self.types_)) for fold in folds], 1))
-        found = []
-        with Progress("types left out", len(parts), self.progress, unit="types") as progress:
-            for number, (code, part) in enumerate(parts, 1):
-                fold = folds[part]
-                rest = fold.train[y[fold.train] != code]
-                rest = rest[evenly(y[rest], CELLS, self.seed)]
-                if len(np.unique(y[rest])) > 1 and (fold.y != code).any():  # to learn from, and to compare with
-                    values = values_of(cells.on(fold.genes), chosen[rest], None)
-                    no_vectors = np.zeros((len(values), 1), dtype=np.float32)
-                    classifiers = Classifiers.learned(values, no_vectors, y[rest], len(self.types_), self.seed)
-                    one = type_left_out(code, classifiers, fold.values, fold.y, fold.batches, self.error)
-                    found.append(one | {name: self.types_[one[name]] for name in ("type", "called")})
-                progress.at(number)
-        if found:
-            middle = float(np.median([one["unknown"] for one in found]))
-            least = min(found, key=lambda one: one["unknown"])
-            self.notes_.append(
-                f"of a type that the reference lacks {middle:.0%} of the cells would be unknown: the median of "
-                f"{many(len(found), 'type')}, each left out in turn; least {least['unknown']:.0%}, of {least['type']}, "
-                f"most of which would be called {least['called']}"
-            )
-        return found
-
     def _table(self, names: Names, p: Shares, numbers: Float32[np.ndarray, "cells 2"], empty: Marks) -> pd.DataFrame:
         types = np.array(self.types_, dtype=object)
         order = np.argsort(-p, axis=1, kind="stable")
@@ -433,7 +402,7 @@ class CellAnnotator(AnnotatorOptions, Estimator):
             "sureness": self.sureness_,
             "bound": float(bound) if np.isfinite(bound) else None,
             "embedder": self.embedder_.identity(),
-            "kept_back": self.kept_back_ | {"left_out": self.left_out_},
+            "kept_back": self.kept_back_,
             "notes": self.notes_,
         }
 
@@ -449,9 +418,7 @@ class CellAnnotator(AnnotatorOptions, Estimator):
         self.network_ = weights.build(empty)
         self.mixture_ = Stack(np.array(fitted["weights"]), np.array(fitted["powers"]))
         self.weights_ = dict(zip(METHODS, fitted["weights"], strict=True))
-        kept_back: dict[str, Any] = dict(fitted["kept_back"])
-        self.left_out_ = kept_back.pop("left_out", [])
-        self.sureness_, self.kept_back_ = fitted["sureness"], kept_back
+        self.sureness_, self.kept_back_ = fitted["sureness"], fitted["kept_back"]
         self.embedded_by_ = fitted["embedder"]
         bound = np.inf if fitted["bound"] is None else fitted["bound"]
         self.novelty_ = Novelty(self.network_.known.numpy(), self.network_.calls.numpy(), bound)

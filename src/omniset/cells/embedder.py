@@ -31,7 +31,6 @@ from omniset.runs.finite import require_finite_outputs
 from omniset.runs.progress import Progress
 from omniset.tables.doubts import FEWEST, judge_join, refuse_equal_rows
 from omniset.tables.gene_vectors import GeneVectors, read_gene_vectors
-from omniset.tables.genes import match
 from omniset.tables.matrices import needed
 from omniset.training import artefacts, schema
 from omniset.training.data import Lesson
@@ -416,24 +415,6 @@ class CellEmbedder(EmbedderOptions, Estimator):
         if vectors is None or isinstance(vectors, nn.Parameter):
             return None
         return GeneVectors(self.genes_, vectors.cpu().numpy())
-
-    def columns_of(self, genes: Sequence[str] | None) -> list[int]:
-        """Places of genes in the vocabulary, by their names. None: all.
-
-        Raises:
-            ValueError: None, one that is not known, or one twice.
-        """
-        if genes is None:
-            return list(range(len(self.genes_)))
-        if not genes:
-            raise ValueError("genes must name at least one gene")
-        matching, known = match(genes, self.genes_), len(self.genes_)
-        if matching.unmatched:
-            wrong = matching.unmatched[0]
-            raise ValueError(f"genes: the model does not know {wrong!r}; it has {known:,}, such as {self.genes_[0]!r}")
-        if matching.duplicates:
-            raise ValueError(f"genes: {matching.duplicates[0]!r} is named more than once")
-        return matching.positions.tolist()
 
     @property
     def history(self) -> list[dict[str, Any]]:

@@ -65,20 +65,8 @@ class PerturbationEvaluation:
         unit = "left-out part" if types.any() else "donor"
         return Comparison(rows, SCORES, unit, "left_out", ["group"], SHIFTS, AIMS)
 
-    def advice(self) -> str:
-        """Whether a simple shift would have done: a sentence."""
-        parts = []
-        for condition in self.comparison.conditions:
-            best = self.comparison.best_baseline("energy", condition)
-            if best is None:
-                continue
-            gap = self.comparison.difference("energy", condition, best)
-            verdict = "ties with ours" if gap.low <= 0 <= gap.high else "wins" if gap.value > 0 else "falls behind ours"
-            parts.append(f"{condition}: {best} {verdict}")
-        return f"By energy distance, {'; '.join(parts)}." if parts else "Nothing was left out."
-
     def numbers(self) -> dict[str, Any]:
-        about = {"advice": self.advice(), "notes": self.notes, "rows": self.rows.to_dict("records")}
+        about = {"notes": self.notes, "rows": self.rows.to_dict("records")}
         return plain({**self.comparison.numbers(), **about})
 
 

@@ -1,30 +1,21 @@
-"""When a cell is of no known type, and how many of unknown ones are found.
-
-`Novelty`: how strange a cell is beside known cells that were kept back, as a share of these, and a bound with a stated
-error. `type_left_out`: what becomes of cells of a type that the reference has not. A stated error for known types says
-nothing on how many cells of unknown ones are found: that depends on how near to these the nearest known type is. So it
-is measured: a logistic regression learns from the reference without the type, and its bound comes from cells kept back
-of all others. The cells of the type that were kept back with them are new.
+"""When a cell is of no known type: how strange it is beside known cells that were kept back, as a share of these, and a
+bound with a stated error. How many cells of unknown types are found depends on how near to these the nearest known type
+is.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import torch
-from jaxtyping import Bool, Float64, Int
+from jaxtyping import Bool, Float64
 from scipy.stats import median_abs_deviation
 
-from omniset.cells.classifiers import Classifiers, Codes, Numbers, PerCell, Values
+from omniset.cells.classifiers import Codes, Numbers, PerCell
 
 SHRINKAGE = 30  # cells of a type that weigh as much as all
 TAIL = 0.1  # share of the known cells from which on the tail is taken for exponential
 FLOOR = 1e-6
-CELLS = 2_000  # of the reference that are learned from without a type, at most; rare types lose none
-HELD = 10  # cells of a type kept back, at least
-TYPES = 20  # left out, at most: those with most cells kept back
 
 
 @dataclass
@@ -93,42 +84,3 @@ def _surprise(usual: Float64[np.ndarray, " known"], given: PerCell) -> PerCell:
     if not len(excess) or excess.mean() <= FLOOR:
         return -np.log(share)
     return np.where(given > start, -np.log(TAIL) + (given - start) / excess.mean(), -np.log(share))
-
-
-def types_left_out(numbers: Int[np.ndarray, "types parts"]) -> list[tuple[int, int]]:
-    """Which types are left out, and the part of the reference that is kept back then.
-
-    Args:
-        numbers: Of cells of each type in each part that is kept back.
-    """
-    most = numbers.max(1)
-    order = np.argsort(-most, kind="stable")[:TYPES]
-    return [(int(code), int(numbers[code].argmax())) for code in np.sort(order) if most[code] >= HELD]
-
-
-def type_left_out(
-    code: int, classifiers: Classifiers, held: Values, of_held: Codes, batches: Codes, error: float
-) -> dict[str, Any]:
-    """A type left out.
-
-    Args:
-        code: Number of the type.
-        classifiers: What the reference teaches without it.
-        held: Log-normalised genes of the cells kept back, of which some are of another type.
-        of_held: Their types.
-        batches: Their batches.
-        error: Share of known cells that may be unknown, in each batch.
-
-    Returns:
-        `type`, its number; `cells` of it that were kept back; `unknown`, the share of these that is called unknown;
-        `called`, the number of the type that most of the others are called.
-    """
-    new = of_held == code
-    with torch.no_grad():
-        calls = classifiers.genes(torch.from_numpy(held)).argmax(1).numpy()
-    numbers = classifiers.strangeness(held, calls)
-    novelty = Novelty.learned(numbers[~new], calls[~new], batches[~new], error)
-    unknown = novelty.unknown(numbers[new], calls[new])
-    others = calls[new] if unknown.all() else calls[new][~unknown]
-    called, share = int(np.bincount(others).argmax()), float(unknown.mean())
-    return {"type": code, "cells": int(new.sum()), "unknown": share, "called": called}

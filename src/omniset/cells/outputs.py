@@ -1,10 +1,9 @@
-"""Files of vectors and expected counts: .h5ad, .npy and tables, written and read again."""
+"""Files of vectors: .h5ad, .npy and tables."""
 
 from __future__ import annotations
 
 import shutil
 import warnings
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from jaxtyping import Float
 
 from omniset.cells.data import Cells
 from omniset.cells.embedder import KEY
-from omniset.runs.files import replacing, reserve
+from omniset.runs.files import replacing
 from omniset.tables.files import TableWriter, kind_of
 from omniset.tables.matrices import DAMAGED, needed, with_our_words
 
@@ -87,24 +86,29 @@ def write_vectors(
     if whole is not None:
         copy_with(whole, out, z, about)
     elif kind == "table":
-        blocks = (z[start : start + TOGETHER] for start in range(0, len(z), TOGETHER))
-        write_table(out, cells.names, [f"z{i}" for i in range(1, z.shape[1] + 1)], blocks)
+        with TableWriter(out) as writer:
+            for start in range(0, len(z), TOGETHER):
+                some = slice(start, start + TOGETHER)
+                frame = pd.DataFrame(z[some], columns=[f"z{i}" for i in range(1, z.shape[1] + 1)])
+                frame.insert(0, "cell", cells.names[some], allow_duplicates=True)
+                writer.write(frame)
     else:
         with replacing(out) as temporary:
             if kind == "h5ad":
-                _write_frame(temporary, out, cells, [], {"omniset": about}, {KEY: z})
+                _write_frame(temporary, out, cells, z, about)
                 return
             with open(temporary, "wb") as file:
                 np.save(file, z)
 
 
-def _write_frame(path: Path, out: Path, cells: Cells, genes: list[str], uns: dict[str, Any], obsm: Any = None) -> None:
+def _write_frame(path: Path, out: Path, cells: Cells, z: Float[np.ndarray, "cells dim"], about: dict[str, Any]) -> None:
     """An .h5ad without counts. anndata writes no text as pandas 3 keeps it: indexes and categories are objects."""
     anndata = needed("anndata")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # names that occur twice: the reader has warned of them
-        var = pd.DataFrame(index=pd.Index(genes, dtype=object))
-        made = anndata.AnnData(obs=plain_obs(cells.obs, cells.names), var=var, obsm=obsm, uns=uns)
+        var = pd.DataFrame(index=pd.Index([], dtype=object))
+        obs = plain_obs(cells.obs, cells.names)
+        made = anndata.AnnData(obs=obs, var=var, obsm={KEY: z}, uns={"omniset": about})
         try:
             made.write_h5ad(path)
         except OSError:
@@ -129,50 +133,3 @@ def plain_obs(obs: pd.DataFrame, names: np.ndarray) -> pd.DataFrame:
             values = pd.Series(pd.Categorical(text, categories=pd.Index(known, dtype=object)))
         columns[str(name)] = values.array
     return pd.DataFrame(columns, index=pd.Index(names.astype(object), dtype=object))
-
-
-def write_table(out: Path, names: np.ndarray, columns: Sequence[str], blocks: Iterator[np.ndarray]) -> None:
-    """A row per cell, with its name first."""
-    start = 0
-    with TableWriter(out) as writer:
-        for block in blocks:
-            frame = pd.DataFrame(block, columns=list(columns))
-            frame.insert(0, "cell", names[start : start + len(block)], allow_duplicates=True)
-            writer.write(frame)
-            start += len(block)
-
-
-def write_counts(
-    kind: str, out: Path, cells: Cells, genes: list[str], blocks: Iterator[np.ndarray], about: dict[str, Any]
-) -> None:
-    """Expected counts, blocks of cells x genes.
-
-    Args:
-        kind: What `kind_to_write` gave.
-        about: Of `uns["omniset"]`.
-    """
-    if kind == "table":
-        write_table(out, cells.names, genes, blocks)
-        return
-    shape = (len(cells), len(genes))
-    with replacing(out) as temporary:
-        if kind == "npy":
-            array = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.float32, shape=shape)
-            reserve(temporary, array.offset + array.nbytes)
-            _fill(array, blocks)
-            array.flush()
-            return
-        _write_frame(temporary, out, cells, genes, {"omniset": about})
-        with needed("h5py").File(temporary, "r+") as root:
-            if "X" in root:
-                del root["X"]
-            x = root.create_dataset("X", shape, np.float32)
-            x.attrs.update({"encoding-type": "array", "encoding-version": "0.2.0"})
-            _fill(x, blocks)
-
-
-def _fill(array: Any, blocks: Iterator[np.ndarray]) -> None:
-    start = 0
-    for block in blocks:
-        array[start : start + len(block)] = block
-        start += len(block)

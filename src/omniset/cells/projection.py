@@ -35,7 +35,6 @@ class Drawn:
     names: Shaped[np.ndarray, " drawn"]
     z: Float[np.ndarray, "drawn dim"]
     seen: Bool[np.ndarray, " drawn"]  # whether they have counts of genes that the model knows
-    library: Float[np.ndarray, " drawn"] | None  # None: counts are not known
     groups: dict[str, np.ndarray] = field(default_factory=dict)  # by column, the category of each cell, or ""
     of: int = 0  # number of all cells
 
@@ -74,8 +73,7 @@ def draw(
         groups[name] = np.where(values.isna(), "", values.astype(str).to_numpy(dtype=object))
     matched = cells.on(embedder.genes_)
     seen = np.concatenate([np.diff(matched.take(rows[i : i + BLOCK]).indptr) > 0 for i in range(0, len(rows), BLOCK)])
-    library = None if any(cells.relative) else cells.library(rows)
-    return Drawn(rows, cells.names[rows], z, seen, library, groups, len(cells))
+    return Drawn(rows, cells.names[rows], z, seen, groups, len(cells))
 
 
 def few_values(obs: pd.DataFrame) -> dict[str, int]:

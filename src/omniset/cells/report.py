@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from scipy.stats import spearmanr
 
 from omniset.cells.annotator import Annotation, CellAnnotator
 from omniset.cells.data import UNKNOWN, Cells, labels_of
@@ -18,9 +17,9 @@ from omniset.cells.evaluate_annotation import HALF, REMOVED, AnnotationEvaluatio
 from omniset.cells.evaluate_perturbation import PerturbationEvaluation
 from omniset.cells.metrics import BATCH, BIO
 from omniset.cells.perturber import CellPerturber
-from omniset.cells.projection import DRAWN, Drawn, components, flat, plotted, remark, sampled, share_drawn
+from omniset.cells.projection import DRAWN, Drawn, flat, plotted, remark, sampled, share_drawn
 from omniset.report import figures, frame
-from omniset.report.blocks import Block, Facts, Note, Plot, Report, Section, Table, listed, many, plots_of, rounded
+from omniset.report.blocks import Block, Note, Plot, Report, Section, Table, listed, many, plots_of, rounded
 from omniset.trials.comparison import OURS, Comparison, number_of
 from omniset.trials.intervals import Interval, decimals
 from omniset.trials.stacking import in_words
@@ -41,11 +40,8 @@ def of_fit(
     text = "" if len(batches) > 1 else "All cells are taken for one batch: nothing was mixed."
     groups = drawn.groups or {"all cells": np.full(len(places), "", dtype=object)}
     pictures = [plotted(places, of, how, f"{how} of the vectors, by {by}.") for by, of in groups.items()]
-    correlation = _depth(drawn)
-    depth = Facts([("first principal component beside library size, Spearman's r", rounded(correlation or 0.0, 2))])
-    blocks: list[Block] = [*pictures, *([] if correlation is None else [depth])]
     sections = [
-        Section("Embedding", "", blocks),
+        Section("Embedding", "", [*pictures]),
         Section("Batches", text, [_table("Their cells, and median counts per cell.", batches.head(LISTED), half=True)]),
         _genes(explained),
         frame.learning({"": embedder.history_}),
@@ -59,7 +55,6 @@ def of_fit(
         **{"sizes": sizes, "model": embedder.identity(), "seconds": seconds, "history": embedder.history_},
         "batches": batches.to_dict("records"),
         "drawn": {"cells": len(drawn.rows), "of": drawn.of, "by": how, "columns": list(drawn.groups)},
-        "library_correlation": correlation,
         "explained": [] if explained is None else explained.to_dict("records"),
     }
     # By type, where a column other than the batch is there.
@@ -107,7 +102,7 @@ def of_annotation(
 ) -> Made:
     """On what new cells are; `label` may have the truth, `sample` has the sample of each."""
     counts = annotation.by_label()
-    labels, left_out = annotation.table["label"].to_numpy(dtype=object), pd.DataFrame(annotator.left_out_)
+    labels = annotation.table["label"].to_numpy(dtype=object)
     share = float((labels == UNKNOWN).mean()) if len(labels) else 0.0
     text = "A cell is unknown where it is stranger than nearly all known cells that were called the same."
     of_types = _table("Of each type; and of the unknown cells those most like it.", counts)
@@ -121,9 +116,6 @@ def of_annotation(
     if label in cells.obs and len(known := np.flatnonzero((truth := labels_of(cells, label)) != None)):  # noqa: E711
         section, beside = _beside_truth(truth[known].astype(str), labels[known].astype(str), label)
         sections.append(section)
-    if len(left_out):
-        text = "Each type was left out in turn. A low share says that cells of such a new type would pass for another."
-        sections.append(Section("Were a type not in the reference", text, [_table("Its cells kept back.", left_out)]))
     weights = pd.DataFrame(annotator.weights_.items(), columns=["method", "weight"])
     sections.append(Section("How it was learned", "", [_table("By calls of cells kept back.", weights, half=True)]))
     kept = annotator.kept_back_
@@ -136,7 +128,7 @@ def of_annotation(
     )
     text = "So many are unknown: of types that the reference lacks, or measured otherwise than it."
     numbers = {
-        **{"calls": counts.to_dict("records"), "kept_back": annotator.kept_back_, "left_out": annotator.left_out_},
+        **{"calls": counts.to_dict("records"), "kept_back": annotator.kept_back_},
         "weights": annotator.weights_,
         **beside,
         "model": annotator.embedder_.identity(),
@@ -171,10 +163,10 @@ def of_perturbation(
     if foretold is not None:
         sections.append(Section("Populations", "", [_table("What is foretold, and of how many cells.", foretold)]))
     if evaluation is not None:
-        comparison, advice = evaluation.comparison, evaluation.advice()
+        comparison = evaluation.comparison
         names = [score.name for score in comparison.scores]
         sections += _conditions(comparison, evaluation.TEXTS, dict.fromkeys(evaluation.TEXTS, names))
-        numbers["advice"], more = advice, {"remarks": [Note("info", advice)], "comparison": comparison}
+        more["comparison"] = comparison
     changes = perturber.largest_changes(GENES)
     table = _table("Mean change of log-normalised counts over known groups.", changes)
     sections.append(Section("Genes that change most", "", [table]))
@@ -202,14 +194,6 @@ def _table(caption: str, rows: pd.DataFrame, **how: Any) -> Table:
 def _conditions(comparison: Comparison, texts: dict[str, str], scores: dict[str, list[str]]) -> list[Section]:
     tables = {name: frame.methods(comparison, name, scores[name]) for name in comparison.conditions}
     return [Section(name.capitalize(), texts[name], [table]) for name, table in tables.items()]
-
-
-def _depth(drawn: Drawn) -> float | None:
-    """How much the first principal component goes with library size, by Spearman's correlation."""
-    first = components(drawn.z, 1)[:, 0]
-    if drawn.library is None or not np.ptp(first) or not np.ptp(drawn.library):
-        return None
-    return float(spearmanr(first, drawn.library).statistic)
 
 
 def _genes(explained: pd.DataFrame | None) -> Section:

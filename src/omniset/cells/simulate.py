@@ -20,12 +20,12 @@ ALIKE = 0.5  # of the markers, those that two neighbouring types share
 DONOR = 0.3  # the deviation of the logarithm of what a donor multiplies each gene by
 
 
-def write(folder: Path, seed: int = 0, cells: int = 300, genes: int = 600) -> None:
+def write(folder: Path, seed: int = 0, cells: int = 300, genes: int = 300) -> None:
     """reference.h5ad: two donors of five types each; new.h5ad: a third with a sixth type; truth.csv: its cells' types.
 
     Args:
         cells: Of each donor.
-        genes: At least 300.
+        genes: At least 200: some are of no type.
     """
     import anndata
 

@@ -45,7 +45,6 @@ def _commands() -> dict[str, Any]:
             "embed": cells.embed,
             "annotate": cells.annotate,
             "perturb": cells.perturb,
-            "decode": cells.decode,
             "explain": cells.explain_cells,
             "evaluate": cells.evaluate,
         },

@@ -1,4 +1,4 @@
-"""`omniset cells`: inspect, fit, embed, annotate, perturb, decode, explain, evaluate. A command is one function."""
+"""`omniset cells`: inspect, fit, embed, annotate, perturb, explain, evaluate. A command is one function."""
 
 from __future__ import annotations
 
@@ -239,54 +239,6 @@ def annotate(
 @takes(Reading)
 @takes(Computing, "device", "progress")
 @takes(Saving)
-def decode(
-    files: list[str],
-    model: Path = Path("model"),
-    out: Path = Path("expected.h5ad"),
-    genes: str | None = None,
-    batch: str | None = None,
-    aliases: Path | None = None,
-    **options: Any,
-) -> None:
-    """Write the counts that the model expects of each cell, of 10,000: without noise, and as one batch would show them.
-
-    Example: omniset cells decode new.h5ad --model model --genes CD3E,MS4A1 --out expected.parquet
-
-    Args:
-        files: As for fit.
-        model: Folder that fit wrote.
-        out: Ends in .h5ad, .npy, .parquet, .csv or .tsv: a row per cell, a column per gene.
-        genes: Names of genes, separated by commas. null: all that the model knows.
-        batch: As this batch, one of those learned from, would show them. null: mean over the batches.
-        aliases: Table of two columns, alias and name, for genes that are spelled otherwise than in the model.
-    """
-    from omniset.cells import outputs
-    from omniset.runs.progress import Progress
-    from omniset.tables.files import listed
-
-    embedder, kind = _load(model, options), outputs.kind_to_write(out)
-    if batch is not None and batch not in embedder.batches_:
-        raise ValueError(f"batch must be one of those learned from, {listed(embedder.batches_)}; got {batch!r}")
-    columns = embedder.columns_of(split(genes))
-    names = [embedder.genes_[i] for i in columns]
-    with noted() as notes, _opened(files, options, out) as cells:
-        z, _ = _vectors(embedder, cells, aliases)
-        with Progress("decoding", len(z), embedder.progress, unit="cells") as progress:
-
-            def blocks() -> Iterator[Any]:
-                for start in range(0, len(z), outputs.TOGETHER):
-                    some = z[start : start + outputs.TOGETHER]
-                    yield embedder.decode(some, batch=batch)[:, columns]
-                    progress.at(start + len(some))
-
-            outputs.write_counts(kind, out, cells, names, blocks(), embedder.provenance())
-        say_notes(notes())
-        say(f"Written to {out}: expected counts, {len(z):,} cells x {len(names):,} genes")
-
-
-@takes(Reading)
-@takes(Computing, "device", "progress")
-@takes(Saving)
 def explain_cells(
     files: list[str],
     cells: str | None = None,
@@ -393,7 +345,7 @@ def perturb(
             written = ["scores.csv.gz", "perturber/", *(written if groups else [])]
             foretold = f"{many(len(groups), 'population')} not measured after treatment are foretold"
             measured = {"metrics": evaluation.numbers(), "scores": multiqc.of_ours(evaluation.comparison)}
-            lines = [*evaluation.comparison.lines(), evaluation.advice()]
+            lines = evaluation.comparison.lines()
         else:
             study = fitted.study(cells, columns, _aliases(aliases))
             groups, table = [*study.groups, *study.lacking], fitted.populations(study)
