@@ -28,7 +28,7 @@ from omniset.regions.predictor import LEAST, ConnectivityPredictor
 from omniset.regions.scores import pair_distance, pair_hemispheres, pearson_of_draws, scores
 from omniset.regions.seed import checksum
 from omniset.regions.splits import KINDS as SPLITS
-from omniset.regions.splits import split, twinned
+from omniset.regions.splits import split
 from omniset.report.blocks import many
 from omniset.runs.devices import one_blas_thread
 from omniset.runs.files import provenance
@@ -81,19 +81,6 @@ class Evaluation:
         """What was decided on the data, a sentence each."""
         one = ["all regions are of one hemisphere: bilateral folds of them are spatial folds"]
         return [*self.regions.notes, *one * (self.regions.one_sided and self.split == "bilateral")]
-
-    @cached_property
-    def twinned(self) -> float:
-        """The share of test pairs whose mirror image is learned from, see `omniset.regions.splits.twinned`.
-
-        NaN: places are not known, or all are of one hemisphere.
-        """
-        if not self.regions.placed or self.regions.one_sided:
-            return math.nan
-        coordinates = self.regions.coordinates
-        assert coordinates is not None
-        shares = [twinned(coordinates, self.tested(at), self.folds[at]) for at in range(len(self.seeds))]
-        return float(np.mean(shares))
 
     def genes_add(self) -> str:
         """What ours has more than ours with places alone, in a sentence; empty where either was not run."""
@@ -161,8 +148,6 @@ class Evaluation:
         yield f"\n{self.split.capitalize()} split, {self.by_fold['fold'].nunique()} folds x {number}."
         if self.genes_add():
             yield self.genes_add()
-        if np.isfinite(self.twinned):
-            yield f"The mirror image of {self.twinned:.0%} of the test pairs is among the pairs learned from."
         for one in self.nulls:
             about = one.as_dict()
             ends = f"{about['gain_low']:+.3f} to {about['gain_high']:+.3f}"
@@ -182,7 +167,6 @@ class Evaluation:
             "table": self.table().to_dict("index"),
             "seeds": self.seeds,
             "folds": int(self.by_fold["fold"].nunique()),
-            "twinned": self.twinned,
             "genes_add": self.genes_add(),
             "by_fold": self.by_fold.to_dict("records"),
             "nulls": [result.as_dict() for result in self.nulls],
