@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
 
-from omniset.regions.data import Pairs, PairValues, Regions, known_pairs, matrix_of
+from omniset.regions.data import Pairs, Regions, known_pairs, matrix_of
 from omniset.regions.null_models import KINDS, NullResult, maps_of, null_test, surrogates
 from omniset.regions.options import BASELINES
 from omniset.regions.predictor import LEAST, ConnectivityPredictor
@@ -40,11 +40,6 @@ DECISIVE = Score("pearson", "Pearson's r", formula=pearson_of_draws)
 METRICS = ("pearson", "spearman", "r2", "mse", "slope")
 PARTS = ("pearson_short", "pearson_mid", "pearson_long", "pearson_left", "pearson_right", "pearson_between")
 PLACES = "places only"  # ours without genes
-
-
-def distances_of(regions: Regions, pairs: Pairs) -> PairValues | None:
-    """Distance of the regions of each pair, in mm; None where places are not known."""
-    return None if regions.coordinates is None else pair_distance(regions.coordinates, pairs)
 
 
 @dataclass
@@ -98,11 +93,6 @@ class Evaluation:
         pairs = self.regions.pairs()
         fold = self.folds[seed]
         return pairs[fold[pairs[:, 0]] == fold[pairs[:, 1]]]
-
-    def true_and_predicted(self, method: str, pairs: Pairs) -> tuple[PairValues, PairValues]:
-        """What is true, and what the method predicts in the first seed."""
-        assert self.regions.connectivity is not None
-        return self.regions.connectivity[tuple(pairs.T)], self.predictions[method][0][tuple(pairs.T)]
 
     @cached_property
     def comparison(self) -> Comparison:
@@ -322,7 +312,8 @@ class _Run:
             pairs, truth = known_pairs(within)
             predicted = predictor.method_.predict(predictor.aligned(within), pairs)
             sides = None if within.hemisphere is None else pair_hemispheres(within.hemisphere, pairs)
-            measured = scores(truth, predicted, distances_of(within, pairs), sides)
+            distances = None if within.coordinates is None else pair_distance(within.coordinates, pairs)
+            measured = scores(truth, predicted, distances, sides)
             about = {"seed": self.seed, "fold": fold, "method": self.model}
             seconds = time.perf_counter() - start
             rows.append({**about, "seconds": seconds, **dict.fromkeys(PARTS, math.nan), **measured})

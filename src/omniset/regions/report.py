@@ -248,7 +248,8 @@ def _halves(regions: Regions, predicted: Square, order: Int[np.ndarray, " region
 
 def _predicted(evaluation: Evaluation, shown: str) -> Section:
     tested = evaluation.tested()
-    both = evaluation.true_and_predicted(shown, tested)
+    assert evaluation.regions.connectivity is not None
+    both = (of[tuple(tested.T)] for of in (evaluation.regions.connectivity, evaluation.predictions[shown][0]))
     caption = f"{name_of(shown)}, {many(len(tested), 'test pair')} of the first seed."
     figure = figures.scatter(*both, "true connectivity", "predicted connectivity")
     return Section("Pairs", "", [Plot(figure, f"Predicted against true. {caption}", caption)])
