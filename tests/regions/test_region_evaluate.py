@@ -83,7 +83,6 @@ def test_one_hemisphere():
     assert all(np.isfinite(each.nulls).all() for each in one.nulls)
     assert one.notes == ["all regions are of one hemisphere: bilateral folds of them are spatial folds"]
     assert other.notes == []
-    assert math.isnan(one.twinned)
     assert one.by_fold["pearson_left"].notna().all()
     assert one.by_fold[["pearson_right", "pearson_between"]].isna().all().all()
     # A model of it warns of pairs between the two.
@@ -227,7 +226,7 @@ def test_numbers_are_plain_json():
     found = evaluate(regions, split_by="random", folds=3, seeds=1, methods=["boosting", "geometry"], **RIDGE)
     numbers = json.loads(json.dumps(plain(found.numbers()), allow_nan=False))
     assert not numbers.keys() & found.comparison.numbers().keys()
-    expected = {"regions": REGIONS, "genes": GENES, "folds": 3, "seeds": [0], "nulls": [], "twinned": None}
+    expected = {"regions": REGIONS, "genes": GENES, "folds": 3, "seeds": [0], "nulls": []}
     assert {name: numbers[name] for name in expected} == expected
     assert len(numbers["by_fold"]) == 9
     assert numbers["by_fold"][0]["pearson_short"] is None

@@ -191,7 +191,6 @@ def test_what_genes_add_is_said_first():
     said = page_of(found)[2]
     assert found.genes_add().startswith("Genes add +0.")
     assert found.genes_add() in said
-    assert f"{found.twinned:.0%} of the test pairs" in said
 
 
 def test_the_report_on_known_regions_that_are_read():

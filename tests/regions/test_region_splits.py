@@ -12,8 +12,6 @@ from omniset.regions.splits import (
     random_folds,
     spatial_folds,
     split,
-    twinned,
-    twins,
 )
 
 
@@ -152,14 +150,3 @@ def test_close_to_a_known_region_or_to_its_mirror_image():
     known = np.array([[10.0, 0, 0], [20, 0, 0], [-20, 40, 0], [-50, 40, 0], [30, 0, 0]])
     places = np.array([[27.0, 0, 0], [-27, 0, 0], [10, 7.6, 0], [10, 7.4, 0], [20, 40, 7.4], [-35, 40, 0]])
     assert near_known(known, places).tolist() == [True, True, False, True, True, False]
-
-
-def test_twins_and_the_share_of_pairs_that_have_them():
-    c = np.array([[-10.0, 0, 0], [11.0, 0, 0], [9.0, 30, 0], [-12.0, 31, 2], [-40.0, 5, 5]])
-    assert twins(c).tolist() == [1, 0, 3, 2, 1]
-    assert twins(np.abs(c)).tolist() == [-1] * 5
-    pairs = np.array([[0, 3], [0, 4], [3, 4]])
-    # Twins 1 and 2 of 0, 3 and 4 are in the other fold; of the second, in one's own.
-    assert twinned(c, pairs, np.array([0, 1, 1, 0, 0])) == 1
-    assert twinned(c, pairs, np.array([0, 1, 0, 0, 0])) == pytest.approx(1 / 3)
-    assert np.isnan(twinned(c, pairs[:0], np.zeros(5, dtype=int)))

@@ -21,14 +21,14 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
 
-from omniset.regions.data import Pairs, PairValues, Regions, known_pairs, matrix_of
+from omniset.regions.data import Pairs, Regions, known_pairs, matrix_of
 from omniset.regions.null_models import KINDS, NullResult, maps_of, null_test, surrogates
 from omniset.regions.options import BASELINES
 from omniset.regions.predictor import LEAST, ConnectivityPredictor
 from omniset.regions.scores import pair_distance, pair_hemispheres, pearson_of_draws, scores
 from omniset.regions.seed import checksum
 from omniset.regions.splits import KINDS as SPLITS
-from omniset.regions.splits import split, twinned
+from omniset.regions.splits import split
 from omniset.report.blocks import many
 from omniset.runs.devices import one_blas_thread
 from omniset.runs.files import provenance
@@ -40,11 +40,6 @@ DECISIVE = Score("pearson", "Pearson's r", formula=pearson_of_draws)
 METRICS = ("pearson", "spearman", "r2", "mse", "slope")
 PARTS = ("pearson_short", "pearson_mid", "pearson_long", "pearson_left", "pearson_right", "pearson_between")
 PLACES = "places only"  # ours without genes
-
-
-def distances_of(regions: Regions, pairs: Pairs) -> PairValues | None:
-    """Distance of the regions of each pair, in mm; None where places are not known."""
-    return None if regions.coordinates is None else pair_distance(regions.coordinates, pairs)
 
 
 @dataclass
@@ -82,19 +77,6 @@ class Evaluation:
         one = ["all regions are of one hemisphere: bilateral folds of them are spatial folds"]
         return [*self.regions.notes, *one * (self.regions.one_sided and self.split == "bilateral")]
 
-    @cached_property
-    def twinned(self) -> float:
-        """The share of test pairs whose mirror image is learned from, see `omniset.regions.splits.twinned`.
-
-        NaN: places are not known, or all are of one hemisphere.
-        """
-        if not self.regions.placed or self.regions.one_sided:
-            return math.nan
-        coordinates = self.regions.coordinates
-        assert coordinates is not None
-        shares = [twinned(coordinates, self.tested(at), self.folds[at]) for at in range(len(self.seeds))]
-        return float(np.mean(shares))
-
     def genes_add(self) -> str:
         """What ours has more than ours with places alone, in a sentence; empty where either was not run."""
         if not {OURS, PLACES} <= set(self.methods):
@@ -111,11 +93,6 @@ class Evaluation:
         pairs = self.regions.pairs()
         fold = self.folds[seed]
         return pairs[fold[pairs[:, 0]] == fold[pairs[:, 1]]]
-
-    def true_and_predicted(self, method: str, pairs: Pairs) -> tuple[PairValues, PairValues]:
-        """What is true, and what the method predicts in the first seed."""
-        assert self.regions.connectivity is not None
-        return self.regions.connectivity[tuple(pairs.T)], self.predictions[method][0][tuple(pairs.T)]
 
     @cached_property
     def comparison(self) -> Comparison:
@@ -161,8 +138,6 @@ class Evaluation:
         yield f"\n{self.split.capitalize()} split, {self.by_fold['fold'].nunique()} folds x {number}."
         if self.genes_add():
             yield self.genes_add()
-        if np.isfinite(self.twinned):
-            yield f"The mirror image of {self.twinned:.0%} of the test pairs is among the pairs learned from."
         for one in self.nulls:
             about = one.as_dict()
             ends = f"{about['gain_low']:+.3f} to {about['gain_high']:+.3f}"
@@ -182,7 +157,6 @@ class Evaluation:
             "table": self.table().to_dict("index"),
             "seeds": self.seeds,
             "folds": int(self.by_fold["fold"].nunique()),
-            "twinned": self.twinned,
             "genes_add": self.genes_add(),
             "by_fold": self.by_fold.to_dict("records"),
             "nulls": [result.as_dict() for result in self.nulls],
@@ -338,7 +312,8 @@ class _Run:
             pairs, truth = known_pairs(within)
             predicted = predictor.method_.predict(predictor.aligned(within), pairs)
             sides = None if within.hemisphere is None else pair_hemispheres(within.hemisphere, pairs)
-            measured = scores(truth, predicted, distances_of(within, pairs), sides)
+            distances = None if within.coordinates is None else pair_distance(within.coordinates, pairs)
+            measured = scores(truth, predicted, distances, sides)
             about = {"seed": self.seed, "fold": fold, "method": self.model}
             seconds = time.perf_counter() - start
             rows.append({**about, "seconds": seconds, **dict.fromkeys(PARTS, math.nan), **measured})

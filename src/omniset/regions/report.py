@@ -38,7 +38,7 @@ NAMES = {
 }
 DIVIDED = {
     "bilateral": "neighbourhoods with their mirror images: few neighbours and twins of a test region are learned from",
-    "spatial": "neighbourhoods: few neighbours of a test region are learned from",
+    "spatial": "neighbourhoods: few neighbours of a test region are learned from, but most of their mirror images",
     "random": "drawn at random: most test regions have neighbours among those learned from",
 }
 HALVES = "Measured connectivity above the diagonal, predicted below."
@@ -206,8 +206,6 @@ def _methods(evaluation: Evaluation) -> Section:
         f"Pearson's r is that within each fold, the mean over the folds of {many(len(evaluation.seeds), 'seed')}. Its "
         "intervals are of what other brain regions would give: regions, with all of their pairs, are drawn again."
     )
-    if np.isfinite(evaluation.twinned):
-        text += f" The mirror image of {evaluation.twinned:.0%} of the test pairs is learned from, and can be copied."
     names = {"spearman": "Spearman", "r2": "R\N{SUPERSCRIPT TWO}", "mse": "MSE", "slope": "slope", "seconds": "fit, s"}
     others = "Means over folds and seeds. Slope: of connectivity over prediction. Fit: median of a fold."
     where = "Pearson's r of near, middle and far pairs, and of pairs within and between the hemispheres."
@@ -250,7 +248,8 @@ def _halves(regions: Regions, predicted: Square, order: Int[np.ndarray, " region
 
 def _predicted(evaluation: Evaluation, shown: str) -> Section:
     tested = evaluation.tested()
-    both = evaluation.true_and_predicted(shown, tested)
+    assert evaluation.regions.connectivity is not None
+    both = (of[tuple(tested.T)] for of in (evaluation.regions.connectivity, evaluation.predictions[shown][0]))
     caption = f"{name_of(shown)}, {many(len(tested), 'test pair')} of the first seed."
     figure = figures.scatter(*both, "true connectivity", "predicted connectivity")
     return Section("Pairs", "", [Plot(figure, f"Predicted against true. {caption}", caption)])

@@ -104,10 +104,9 @@ def pearson_of_draws(rows: pd.DataFrame, draws: Draws) -> Values:
 
         W = sum w,   V_ab = sum w a b - (sum w a) (sum w b) / W,   r = V_xy / sqrt(V_xx V_yy).
 
-    x and y are taken from their plain means first, so that squares do not cancel. Every sum is c^T A c with the matrix
-    A of what is summed: products of matrices, without a weight for each draw and pair. A fold counts where r is defined
-    in it: of 3 different pairs at least that are not all alike. Where every region is drawn once, r is `pearson`'s to
-    the bit.
+    x and y are taken from their plain means first, so that squares do not cancel. A fold counts where r is defined in
+    it: of 3 different pairs at least that are not all alike. Where every region is drawn once, r is `pearson`'s to the
+    bit.
 
     Args:
         rows: `seed`, `fold`, `truth` and `predicted` of each pair.
@@ -124,38 +123,25 @@ def pearson_of_draws(rows: pd.DataFrame, draws: Draws) -> Values:
     parts = []
     for fold in np.split(order, starts):
         x, y = truth[fold], predicted[fold]
-        parts.append(np.full(len(draws), pearson(x, y)) if once else _of_draws(x, y, draws.codes[fold], draws.weights))
+        parts.append(
+            np.full(len(draws), pearson(x, y)) if once else _of_draws(x, y, Draws(draws.codes[fold], draws.weights))
+        )
     values = np.stack(parts, 1)
     number = np.isfinite(values).sum(1)
     return np.divide(np.nansum(values, 1), number, out=np.full(len(draws), np.nan), where=number > 0)
 
 
-def _of_draws(
-    x: PairValues,
-    y: PairValues,
-    pairs: Pairs,
-    weights: Float[np.ndarray, "draws regions"],
-) -> Values:
+def _of_draws(x: PairValues, y: PairValues, draws: Draws) -> Values:
     """Pearson's r of the pairs of one fold in each draw."""
-    here = np.flatnonzero(np.bincount(pairs.ravel(), minlength=weights.shape[1]))
-    place = np.zeros(weights.shape[1], dtype=np.int64)
-    place[here] = np.arange(len(here))
-    i, j = place[pairs.T]
-    times = weights[:, here]
-
-    def total(values: PairValues | float, times: Float[np.ndarray, "draws _"] = times) -> Values:
-        matrix = np.zeros((len(here), len(here)))
-        matrix[i, j] = values
-        return np.einsum("dn,dn->d", times @ matrix, times)
-
     a, b = (centred / (np.linalg.norm(centred) or 1.0) for centred in (_centred(x), _centred(y)))
-    number, sum_a, sum_b, square_a, square_b = (total(values) for values in (1.0, a, b, a * a, b * b))
+    weights = draws.rows()
+    sums = weights @ np.stack([np.ones(len(a)), a, b, a * a, b * b, a * b], 1)
+    number, sum_a, sum_b, square_a, square_b, product = sums.T
     with np.errstate(invalid="ignore", divide="ignore"):
         spread_a, spread_b = square_a - sum_a**2 / number, square_b - sum_b**2 / number
-        r = (total(a * b) - sum_a * sum_b / number) / np.sqrt(spread_a * spread_b)
+        r = (product - sum_a * sum_b / number) / np.sqrt(spread_a * spread_b)
         differ = (spread_a > ROUNDING * square_a) & (spread_b > ROUNDING * square_b)
-    different = total(1.0, (times > 0).astype(np.float64))
-    return np.where(differ & (different >= FEWEST), np.clip(r, -1, 1), np.nan)
+    return np.where(differ & ((weights > 0).sum(1) >= FEWEST), np.clip(r, -1, 1), np.nan)
 
 
 def check_hemispheres(hemisphere: Sequence[str], regions: int) -> Shaped[np.ndarray, " regions"]:

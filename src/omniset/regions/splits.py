@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy.spatial.distance import cdist
 
-from omniset.regions.data import Pairs, Places, Regions, check_places, mirrored
+from omniset.regions.data import Places, Regions, check_places, mirrored
 
 KINDS = ("bilateral", "spatial", "random")
 FEWEST = 3  # regions of a fold: as many pairs, the fewest that have a correlation other than 1 or -1
@@ -119,35 +119,3 @@ def spatial_folds(coordinates: Places, folds: int, seed: int) -> list[Int[np.nda
         parts.append(np.sort(left[near]))
         left = np.delete(left, near)
     return parts
-
-
-def twins(coordinates: Places) -> Int[np.ndarray, " regions"]:
-    """Of each region the one on the other side that is nearest to its mirror image; -1 where that side is empty.
-
-    A side is x < 0 or x >= 0.
-    """
-    right = coordinates[:, 0] >= 0
-    nearest = np.full(len(coordinates), -1)
-    for side in (right, ~right):
-        here, there = np.flatnonzero(side), np.flatnonzero(~side)
-        if len(here) and len(there):
-            places = mirrored(coordinates)
-            apart = np.linalg.norm(places[here, None] - places[there], axis=-1)
-            nearest[here] = there[apart.argmin(1)]
-    return nearest
-
-
-def twinned(coordinates: Places, pairs: Pairs, folds: Int[np.ndarray, " regions"]) -> float:
-    """The share of test pairs (i, j) whose mirror image, both `twins`, is a pair that is learned from.
-
-    Connectivity of a pair and of its mirror image agree, so such a pair can be copied. NaN without pairs.
-
-    Args:
-        pairs: Within folds.
-        folds: The fold of each region.
-    """
-    if not len(pairs):
-        return float("nan")
-    twin = twins(coordinates)
-    learned = (twin >= 0) & (folds[twin] != folds)
-    return float(learned[pairs].all(1).mean())

@@ -179,8 +179,12 @@ class TextFile(Origin):
         self.path = Path(path)
         require_file(self.path)
         self._opener = self._prepare()
-        self.position = 0
+        self._raw: IO[bytes] | None = None  # while it is read
         self.size = self.path.stat().st_size
+
+    @property
+    def position(self) -> int:  # type: ignore[override]
+        return 0 if self._raw is None else self.size if self._raw.closed else self._raw.tell()
 
     def _prepare(self) -> Callable[..., Any]:
         suffix = self.path.suffix.lower()
@@ -216,9 +220,9 @@ class TextFile(Origin):
 
     @contextmanager
     def _text(self, **options: Any) -> Iterator[_Text]:
-        with open(self.path, "rb") as file:
-            raw: Any = _Counting(file, self)
-            unpacked = io.BufferedReader(raw) if self._opener is open else self._opener(raw, "rb")
+        with open(self.path, "rb") as raw:
+            self._raw = raw
+            unpacked: Any = raw if self._opener is open else self._opener(raw, "rb")
             if unpacked.peek(2)[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):  # "Unicode text" of Excel
                 options["encoding"] = "utf-16"
             lines: Any = Lines(unpacked, self.longest)
@@ -456,7 +460,8 @@ class TableFile(TextFile):
         # Small buffers: column chunks are read as they are needed, however large a row group is.
         with open(self.path, "rb") as raw:
             options: dict[str, Any] = {"buffer_size": 1 << 20, "pre_buffer": False, "page_checksum_verification": True}
-            with pq.ParquetFile(_Counting(raw, self), **options) as file:
+            self._raw = raw
+            with pq.ParquetFile(raw, **options) as file:
                 yield file
 
     def _parquet_chunks(self, chosen: list[str], size: int) -> Iterator[Chunk]:
@@ -609,31 +614,6 @@ class _Text(io.TextIOWrapper):
         if "\0" in text:
             raise UnicodeError("it has bytes of 0")
         return text
-
-
-class _Counting(io.RawIOBase):
-    """A file that tells the table how far it was read, for progress."""
-
-    def __init__(self, file: IO[bytes], table: TextFile) -> None:
-        self._file: Any = file
-        self._table = table
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        number = self._file.readinto(buffer)
-        self._table.position = self._file.tell()
-        return number
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        return self._file.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._file.tell()
 
 
 def _plain(values: pa.Array) -> pa.Array:

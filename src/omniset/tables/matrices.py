@@ -30,18 +30,13 @@ DAMAGED = "the file is damaged or cut off"
 EXPECTED = "an .h5ad file, a zarr store of AnnData, or a .h5 file or a folder of 10x Genomics' Cell Ranger"
 OTHERS = {  # by how names end
     (".csv", ".tsv", ".txt"): "a table: write anndata.io.read_csv(path, ',', True), .T where genes are rows, as .h5ad",
-    (
-        ".parquet",
-        ".xlsx",
-        ".feather",
-    ): "a table: pandas, with cells as index, and anndata.AnnData(table), .T where genes "
-    "are rows, and write_h5ad make an .h5ad",
-    (
-        ".rds",
-        ".rda",
-        ".rdata",
-        ".qs",
-    ): "of R: zellkonverter::writeH5AD makes an .h5ad of as.SingleCellExperiment(object)",
+    (".parquet", ".xlsx", ".feather"): (
+        "a table: pandas, with cells as index, and anndata.AnnData(table), .T where genes are rows, and write_h5ad "
+        "make an .h5ad"
+    ),
+    (".rds", ".rda", ".rdata", ".qs"): (
+        "of R: zellkonverter::writeH5AD makes an .h5ad of as.SingleCellExperiment(object)"
+    ),
     (".zip", ".tar", ".tgz"): "an archive: unpack it, and give the folder or the file in it",
 }
 GENES = {"gene expression", "gex", "rna", "mrna", "gene"}  # types of features, as 10x and others have it
