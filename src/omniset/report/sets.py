@@ -16,7 +16,7 @@ from omniset.report.data import DataSummary
 from omniset.trials.comparison import OURS, Comparison, few_units
 from omniset.trials.importances import in_words
 from omniset.trials.intervals import Interval, decimals
-from omniset.trials.outcomes import Outcome, by_class, by_size, calibration, carried, confusion
+from omniset.trials.outcomes import Outcome, by_class, calibration, carried, confusion
 from omniset.trials.survival import Steps, kaplan_meier
 
 SHOWN = {"classes": 30, "half width": 6, "confusions": 20, "element features": 8, "features": 20}
@@ -158,10 +158,9 @@ def _picture(outcome: Outcome) -> Plot:
 
 def _target(run: SetRun, outcome: Outcome) -> tuple[Section, dict[str, Any]]:
     assert run.comparison is not None
-    metrics, sets, sizes = run.metrics(outcome), len(np.unique(outcome.sets)), by_size(outcome)
+    metrics, sets = run.metrics(outcome), len(np.unique(outcome.sets))
     numbers: dict[str, Any] = {"name": outcome.name, "rows": len(outcome.truth), "sets": sets}
     numbers["metrics"] = [{"name": name, **interval.as_dict()} for name, interval in metrics.items()]
-    numbers["by_size"] = sizes.to_dict("records")
     rows: list[list[Any]] = [[name, *_shown(i), outcome.measures[name].text] for name, i in metrics.items()]
     units = "sets" if outcome.groups is None else "groups of sets"
     columns = ["metric", "value", "95 % interval", "what it is"]
@@ -177,11 +176,6 @@ def _target(run: SetRun, outcome: Outcome) -> tuple[Section, dict[str, Any]]:
         pairs = [[labels[i], labels[j], counts[i, j]] for i, j in np.argwhere(counts)]  # a matrix has classes squared
         numbers |= {"confusion": counts} if len(labels) <= SHOWN["classes"] else {"confusions": pairs}
         numbers |= {"classes": labels, "by_class": classes.to_dict("records"), "calibration": bins.to_dict("records")}
-    if len(sizes):
-        columns = ["smallest", "largest", "sets", sizes["metric"].iloc[0], "95 % interval"]
-        sized = ((of, Interval(of["value"], of["low"], of["high"], of["sets"])) for of in numbers["by_size"])
-        rows = [[of["smallest"], of["largest"], of["sets"], *_shown(interval)] for of, interval in sized]
-        blocks.append(Table("Groups of sets of similar size.", columns, rows, half=True))
     text = f"{many(len(outcome.truth), 'prediction')} for {many(sets, 'set')}. {carried(outcome)}".strip()
     return Section(f"Target: {outcome.name}", text if sets else "No set has a known truth.", blocks), numbers
 

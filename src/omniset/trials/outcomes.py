@@ -159,26 +159,6 @@ def calibration(outcome: Outcome, bins: int = CALIBRATION_BINS) -> pd.DataFrame:
     return pd.DataFrame({"low": edges[:-1], "high": edges[1:], "count": count.round().astype(np.int64), **means})
 
 
-def by_size(outcome: Outcome, groups: int = 5) -> pd.DataFrame:
-    """Accuracy, RMSE or concordance on sets of similar size: quantile groups of the sets; equal sizes stay together.
-
-    Returns:
-        A row for each group: sizes from `smallest` to `largest`, numbers of `sets` and `rows`, `metric`, and the
-        interval: `value`, `low`, `high`, `units`, `how`.
-    """
-    if not len(outcome.truth):
-        return pd.DataFrame()
-    _, first = np.unique(outcome.sets, return_index=True)
-    edges = np.quantile(outcome.sizes[first], np.arange(1, groups) / groups, method="inverted_cdf")
-    group = np.searchsorted(np.unique(edges), outcome.sizes)
-    name = "accuracy" if outcome.classifies else "RMSE" if outcome.events is None else "concordance"
-    scored = []
-    for part in (outcome.rows(group == g) for g in np.unique(group)):
-        about = {"smallest": part.sizes.min(), "largest": part.sizes.max(), "sets": len(np.unique(part.sets))}
-        scored.append({**about, "rows": len(part.truth), "metric": name, **score(part, name).as_dict()})
-    return pd.DataFrame(scored)
-
-
 def carried(outcome: Outcome) -> str:
     """Of numbers: the few units that carry R2, or spoil it, in a sentence; empty where leaving them out changes little.
 
