@@ -335,10 +335,6 @@ def test_a_table_is_what_its_genomes_are(made):
     assert table.families == list(dict.fromkeys(f for g in genomes for f in g.families))
     np.testing.assert_array_equal(table.counts.toarray(), made[table.families].to_numpy())
     assert dict(content(table)) == expected(made)
-    given = GenomeTable.from_genomes(genomes, ["none", *made.columns[:11]])
-    assert given.families == ["none", *made.columns[:11]]
-    np.testing.assert_array_equal(given.counts.toarray()[:, 1:], made.iloc[:, :11].to_numpy())
-    assert (given.counts[:, [0]]).nnz == 0
 
 
 def test_tables_of_frames(made):
@@ -388,20 +384,19 @@ def test_cells_of_frames_are_numbers_also_as_text():
 
 def test_genomes_that_are_no_table():
     one = Genome("a", ["x"], np.array([1]))
-    for genomes, families, message in (
-        ([one, one], None, "genome 'a' is there twice"),
-        ([one], ["x", "x"], "families must differ, 'x' is there twice"),
-        ([Genome("a", ["x"], np.array([2**31]))], None, "genome 'a' has a family more than 2147483647 times"),
+    for genomes, message in (
+        ([one, one], "genome 'a' is there twice"),
+        ([Genome("a", ["x"], np.array([2**31]))], "genome 'a' has a family more than 2147483647 times"),
     ):
         with pytest.raises(ValueError, match=message):
-            GenomeTable.from_genomes(genomes, families)
+            GenomeTable.from_genomes(genomes)
 
 
 def test_a_table_is_read_with_its_warnings(tmp_path):
     path = write(tmp_path / "t.tsv", "x\tfoo\tbar\na\t1\t0\n")
     with pytest.warns(UserWarning, match="nothing tells whether rows are genomes or families"):
-        table = read_table(path, families=["bar", "foo"])
-    assert (table.names, table.families, table.counts.toarray().tolist()) == (["a"], ["bar", "foo"], [[0, 1]])
+        table = read_table(path)
+    assert (table.names, table.families, table.counts.toarray().tolist()) == (["a"], ["foo"], [[1]])
 
 
 @pytest.mark.slow

@@ -86,13 +86,6 @@ def test_summary_by_hand():
     assert summary["quality"].tolist() == ["given", "estimated", "given"]
 
 
-def test_that_nothing_was_cleaned_is_said():
-    rows = pd.DataFrame({"removed": [0, 0], "foreign": [40.4, 2.0], "observed": [900, 100]})
-    assert "about 42 of 1,000 observed families are expected to be foreign" in cohort.none_removed(rows)[0]
-    for none in ({"removed": [0, 1]}, {"foreign": 0.4}):
-        assert cohort.none_removed(rows.assign(**none)) == []
-
-
 def test_completion_by_hand(tmp_path):
     page, numbers = on_completion(cohort_of(HAND))
     assert page.lead == numbers["verdict"] == next(iter(numbers.values()))

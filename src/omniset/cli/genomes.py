@@ -165,7 +165,7 @@ def complete(
     import pandas as pd
 
     from omniset.genomes import report
-    from omniset.genomes.completion import Cohort, long_rows, none_removed, wide_rows
+    from omniset.genomes.completion import Cohort, long_rows, wide_rows
     from omniset.genomes.data import GenomeFile
     from omniset.genomes.kegg_modules import Modules, read_modules
     from omniset.genomes.metadata import read_qualities
@@ -197,7 +197,6 @@ def complete(
                         writers[name] = stack.enter_context(TableWriter(folder.path / f"{name}.{output}"))
                     writers[name].write(frame)
         notes = [*([] if stated is not None else [ESTIMATED]), *([] if pathways is None else pathways.notes())]
-        notes += none_removed(cohort.summary)
         about = folder.about(f"Completion of {table.name}", notes)
         how = {"threshold": threshold, "precision": precision, "modules": pathways}
         made = report.of_completion(about, cohort, **how)

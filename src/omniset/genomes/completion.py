@@ -364,18 +364,6 @@ class Cohort:
         return self.vocabulary.reset_index(drop=True).assign(**self.sums)
 
 
-def none_removed(summary: pd.DataFrame) -> list[str]:
-    """That no family was removed although some are foreign, and why; nothing where some were, or none is foreign."""
-    foreign = summary["foreign"].sum()
-    if summary["removed"].any() or foreign < 1:
-        return []
-    return [
-        f"nothing was cleaned: about {foreign:,.0f} of {summary['observed'].sum():,} observed families are expected to "
-        "be foreign, but each by itself is more probably the genome's own, as next to all that are observed are. The "
-        "least probable ones are the suspects"
-    ]
-
-
 def wide_rows(group: Sequence[Completion], families: Sequence[str]) -> pd.DataFrame:
     """A row per genome, its probabilities."""
     wide = pd.DataFrame(np.stack([one.probability for one in group]).round(5), columns=list(families))

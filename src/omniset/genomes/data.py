@@ -11,7 +11,6 @@ import warnings
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -272,29 +271,21 @@ class GenomeTable:
     descriptions: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def from_genomes(cls, genomes: Iterable[Genome], families: Sequence[str] | None = None) -> GenomeTable:
-        """Collect genomes.
-
-        Args:
-            families: The columns. Other families are left out. Default: those that are there, as they come.
+    def from_genomes(cls, genomes: Iterable[Genome]) -> GenomeTable:
+        """Collect genomes; families are columns as they come.
 
         Raises:
-            ValueError: A genome, or one of `families`, is there twice.
+            ValueError: A genome is there twice.
         """
-        columns = {family: i for i, family in enumerate(families or ())}
-        if families is not None and len(columns) != len(families):
-            raise ValueError(f"families must differ, {_again(families)!r} is there twice")
+        columns: dict[str, int] = {}
         names: dict[str, None] = {}
         pointers, at, counts = [0], [], []
         for genome in genomes:
             if genome.name in names:
                 raise ValueError(f"genome {genome.name!r} is there twice: each must have its own name")
             names[genome.name] = None
-            if families is None:
-                new = dict.fromkeys(family for family in genome.families if family not in columns)
-                columns.update(zip(new, range(len(columns), len(columns) + len(new)), strict=True))
-            positions = np.fromiter(map(columns.get, genome.families, repeat(-1)), np.int32, len(genome.families))
-            order = np.argsort(positions)[(positions < 0).sum() :]
+            positions = np.array([columns.setdefault(family, len(columns)) for family in genome.families], np.int32)
+            order = np.argsort(positions)
             if genome.counts.max(initial=0) > MOST:
                 raise ValueError(f"genome {genome.name!r} has a family more than {MOST} times")
             at.append(positions[order])
@@ -389,7 +380,6 @@ def read_table(
     format: str = "auto",
     identifiers: str = "auto",
     known: Collection[str] | None = None,
-    families: Sequence[str] | None = None,
     progress: bool = False,
 ) -> GenomeTable:
     """Genomes of a file, a folder or several files, in memory; see GenomeFile and GenomeTable.from_genomes.
@@ -397,7 +387,7 @@ def read_table(
     Warns of what was read tolerantly.
     """
     file = GenomeFile(path, format=format, identifiers=identifiers, known=known)
-    table = GenomeTable.from_genomes(watched(file, progress, "reading"), families)
+    table = GenomeTable.from_genomes(watched(file, progress, "reading"))
     for message in file.warnings:
         warnings.warn(message, stacklevel=2)
     return GenomeTable(table.names, table.families, table.counts, file.categories, file.descriptions)
