@@ -174,7 +174,7 @@ def classify(
         # With a row per taxon, as feature tables are.
         _write(place / "abundance.tsv", calls.abundance(threshold).T.rename_axis("#OTU ID").reset_index())
         what = ", ".join(path.name for path in (*files, *(path for path in (table, sequences) if path is not None)))
-        made = report.of_calls(calls, by_feature, classifier, folder.about(f"Taxa of {what}"), seconds, agreed)
+        made = report.of_calls(calls, classifier, folder.about(f"Taxa of {what}"), seconds, agreed)
         folder.write(made, files=written, lines=_lines(calls, seconds, against, agreed))
 
 

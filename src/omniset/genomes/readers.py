@@ -577,31 +577,7 @@ def blocks(sheet: Sheet, words: Sequence[int] = ()) -> Iterator[Block]:
 
 
 def _text_block(sheet: Sheet, rows: list[int], lines: list[str], words: Sequence[int]) -> Block:
-    width = len(sheet.titles)
-    if not words and not any('"' in line for line in lines):
-        parts = [line.split(sheet.separator, 1) for line in lines]
-        names = [part[0].strip() for part in parts]
-        if sheet.separator is not None and all(names) and all(len(part) == 2 for part in parts):
-            plain = _digits([part[1] for part in parts], sheet.separator, width - 1)
-            if plain is not None:
-                return Block(rows, names, plain, [])
-    return _careful_block(sheet, rows, lines, words, width)
-
-
-def _digits(lines: list[str], separator: str, width: int) -> Float[np.ndarray, "rows columns"] | None:
-    """Cells, where all are of digits alone: several times as fast as what reads any number. None where one is not."""
-    text = separator.join(lines)
-    bounded = f"{separator}{text}{separator}"
-    if 2 * separator in bounded or text.encode().translate(None, f"0123456789{separator}".encode()):
-        return None
-    if any(line.count(separator) != width - 1 for line in lines):
-        return None
-    cells = np.fromstring(text, np.int64, sep=separator).astype(np.float64)
-    return cells.reshape(len(lines), width) if cells.max() <= MOST else None
-
-
-def _careful_block(sheet: Sheet, rows: list[int], lines: list[str], words: Sequence[int], width: int) -> Block:
-    names = sheet.titles
+    names, width = sheet.titles, len(sheet.titles)
     at = [i for i in range(1, width) if i not in words]
     parse = _Numbers()
     first, texts = [], []

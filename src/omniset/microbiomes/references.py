@@ -25,7 +25,7 @@ from omniset.microbiomes.taxonomy import (
     Taxonomy,
     bare,
     depth_of,
-    has_name,
+    ended,
     joined,
     lineage_of,
     lineages_of,
@@ -185,8 +185,6 @@ def _with_taxon(
             f"{len(lacking):,} of {len(texts):,} references have no taxon and are left out, such as {lacking[0]!r}",
             stacklevel=4,
         )
-    if more := len(taxonomy) - len({*called.values()}):
-        notes.append(f"the taxonomy also has {many(more, 'sequence')} beside the references, of no use here")
     clades = Counter(lineage[:names] for lineage in known.values() for names in range(1, len(lineage) + 1))
     ends_in = Counter(known.values())
     taken = {end for end, times in ends_in.items() if len(end) == depth or (end and 2 * times > clades[end])}
@@ -197,29 +195,12 @@ def _with_taxon(
             f"{len(shallow):,} of {len(texts):,} references have no name at rank {rank}, such as {shallow[0]!r}; "
             f"{len(shallow) - lost:,} are of clades in which most end, now taxa: {len(clade):,}; left out: {lost:,}"
         )
-        ends = [taxonomy.ends.get(called[name], taxonomy[called[name]]) for name in shallow]
-        words = [whole[depth - 1] for whole in ends if len(whole) >= depth]
-        if words := [word for word in map(bare, words) if word]:
-            frequent = ", ".join(repr(word) for word, _ in Counter(words).most_common(3))
-            notes[-1] += f"; {len(words):,} of these have a word there that is no name: {frequent}"
     if len(shallow) == len(known):
         raise ValueError(
             f"taxonomy has no name at rank {rank} for any reference: {shallow[0]!r} is "
             f"{joined(lineages[called[shallow[0]]])!r}"
         )
     return {name: lineage for name, lineage in known.items() if lineage in taken}
-
-
-def ended(lineage: Lineage, depth: int) -> Lineage:
-    """The lineage down to a rank, or to its last name above.
-
-    >>> ended(("d__A", "p__", "c__C"), 2), ended(("d__A", "p__P"), 2)
-    (('d__A',), ('d__A', 'p__P'))
-    """
-    names = lineage[:depth]
-    while names and not has_name(names, len(names) - 1):
-        names = names[:-1]
-    return names
 
 
 def _cut(texts: Sequence[str], region: str, notes: list[str]) -> Sequence[str | None]:

@@ -18,7 +18,7 @@ from omniset.microbiomes.classifier import TaxonClassifier
 from omniset.microbiomes.evaluate import METHODS, MISLED, PROFILED, Evaluation, condition
 from omniset.microbiomes.taxonomy import bare
 from omniset.report import figures, frame
-from omniset.report.blocks import Block, Cell, Plot, Report, Section, Table, listed, many, plots_of, rounded
+from omniset.report.blocks import Block, Cell, Plot, Report, Section, Table, listed, many, plots_of
 
 BARS = 60  # samples drawn, at most
 ABOUT = {  # methods
@@ -59,7 +59,6 @@ def of_fit(classifier: TaxonClassifier, run: frame.Run) -> tuple[Report, dict[st
 
 def of_calls(
     calls: Calls,
-    by_feature: pd.DataFrame,
     classifier: TaxonClassifier,
     run: frame.Run,
     seconds: float,
@@ -80,7 +79,6 @@ def of_calls(
     first = "" if most is None else f"; most are {bare(most.split('; ')[-1])}, {share_of(whole[most] / reads)}"
     abundances = [_abundance(calls.abundance(threshold, place + 1), ranks[place]) for place in shown]
     sections = [Section("By rank", "", [ranked]), *reversed(abundances), samples, *_agreement(agreed)]
-    sections.append(_features(calls, by_feature))
     return frame.compose(
         run,
         f"Of {reads:,.0f} reads {parts} have a name{first}.",
@@ -144,16 +142,6 @@ def _stacked(shares: Float[np.ndarray, "samples taxa"], samples: list[str], taxa
     if len(taxa) > TAXA:
         parts.append(("all others", shares[:, TAXA:].sum(1)))
     return figures.stacked(parts, samples, "share of reads", ".1%")
-
-
-def _features(calls: Calls, by_feature: pd.DataFrame) -> Section:
-    reads = np.bincount(calls.feature, calls.count, minlength=len(calls.features))
-    some = np.argsort(-reads, kind="stable")[:ROWS].tolist()
-    of_some = zip(some, by_feature["Taxon"].iloc[some], by_feature["Confidence"].iloc[some], strict=True)
-    rows = [[calls.features[i][:40], round(float(reads[i])), taxon, rounded(sure, 2)] for i, taxon, sure in of_some]
-    caption = "The sequences with most reads, and what most of their reads are called."
-    table = Table(caption, ["sequence", "reads", "taxon", "confidence"], rows)
-    return Section("Sequences", "", [table])
 
 
 def _agreement(agreed: pd.DataFrame | None) -> list[Section]:

@@ -72,14 +72,12 @@ class Taxonomy(dict[str, Lineage]):
     Attributes:
         ranks: Their names, from the first on.
         notes: What was decided in reading, a sentence each.
-        ends: The whole lineages of those that end in words such as "uncultured", which are no names.
     """
 
     def __init__(self, ranks: Sequence[str] = RANKS) -> None:
         super().__init__()
         self.ranks = tuple(ranks)
         self.notes: list[str] = []
-        self.ends: dict[str, Lineage] = {}
 
 
 def read_taxonomy(path: str | Path, ranks: Sequence[str] | None = None) -> Taxonomy:
@@ -271,12 +269,7 @@ def _taxonomy(
             whole = _placed(names, made.ranks, taxa[name])
         except ValueError as wrong:
             raise error(name, str(wrong)) from None
-        depth = len(whole)
-        while depth and not has_name(whole, depth - 1):
-            depth -= 1
-        made[name] = whole[:depth]
-        if any(bare(word) for word in whole[depth:]):
-            made.ends[name] = whole
+        made[name] = ended(whole, len(whole))
     return made
 
 
@@ -476,6 +469,18 @@ def has_name(lineage: Sequence[str], place: int) -> bool:
         return False
     above, word = (ORGANELLE.sub("", name) for name in (bare(lineage[place - 1]) if place else "", word))
     return not word.endswith("X") or word.rstrip("X") != re.sub("_X+$", "", above) + "_"  # PR2 hands names down
+
+
+def ended(lineage: Lineage, depth: int) -> Lineage:
+    """The lineage down to a rank, or to its last name above.
+
+    >>> ended(("d__A", "p__", "c__C"), 2), ended(("d__A", "p__P"), 2)
+    (('d__A',), ('d__A', 'p__P'))
+    """
+    names = lineage[:depth]
+    while names and not has_name(names, len(names) - 1):
+        names = names[:-1]
+    return names
 
 
 def bare(name: str) -> str:
