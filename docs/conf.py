@@ -53,6 +53,7 @@ nb_execution_raise_on_error = True
 nb_execution_in_temp = True
 nb_execution_timeout = 900
 nb_merge_streams = True
+suppress_warnings = ["misc.highlighting_failure"]  # cells of notebooks that are of the shell: %%bash
 
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
