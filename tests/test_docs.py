@@ -257,7 +257,7 @@ BOOKS = {
     "a-damaged-genome": {"GenomeCompleter(": "GenomeCompleter(epochs=1, "},
     "cell-types-across-chemistries": {"epochs=30": "epochs=1"},
     "genes-and-connectivity": {"folds=4": "folds=2"},
-    "patients-by-their-microbiome": {"--vectors": "--folds 2 --repeats 1 --epochs 1 --vectors"},
+    "patients-by-their-microbiome": {"--vectors": "--folds 2 --epochs 1 --vectors"},
     "survival-of-slides": {"--task": "--epochs 1 --task"},
 }
 
