@@ -49,3 +49,5 @@ def publish(model: Path, out: Path = Path("model.zip"), license: str | None = No
     data = out.read_bytes()
     say(f"Written to {out}: {', '.join([cards.NAME, *names])}; {len(data):,} bytes")
     say(f"SHA-256 {hashlib.sha256(data).hexdigest()}")
+    for holds in re.findall(r"^- (It holds .*)", text, flags=re.MULTILINE):
+        say(f"warning: {holds}")

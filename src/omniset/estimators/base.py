@@ -389,7 +389,7 @@ class SetEstimator(SetModel):
         if self.importance is None and not importance.wanted(None, sets):
             self.notes_.append(
                 f"which features matter was not measured, as it takes long: {len(sets):,} sets times {sets.dim:,} "
-                f"features are more than {importance.CHEAP:,}; importance=True measures it"
+                f"features are more than {importance.CHEAP:,}: --importance true (in Python importance=True) looks"
             )
         if left_out is None or not left_out.mixtures:
             return

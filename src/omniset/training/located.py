@@ -44,6 +44,9 @@ def located(model: str | Path) -> Path:
         place = _unpacked(place.resolve(), place.stat().st_mtime_ns)
     elif not place.exists() and (match := ON_HUB.fullmatch(name)):
         place = _downloaded(match[1], match[2])
+    if not place.exists():
+        here = ", ".join(sorted(each.name for each in MODELS.iterdir()))
+        raise FileNotFoundError(f"{model} is no folder of a model: nothing of that name is there. Shipped are: {here}")
     if not (place / "config.json").is_file():
         raise FileNotFoundError(f"{model} is no folder of a model, such as fit writes: it has no config.json")
     return place
