@@ -397,7 +397,7 @@ def test_features_at_predict(here, model, capsys):
 
 def test_models_that_are_none_or_damaged(here, model, capsys):
     predict = "predict sets.csv --model broken --out out.csv"
-    fails(capsys, here, predict, "broken is no folder of a model, such as fit writes: it has no config.json")
+    fails(capsys, here, predict, "broken is no folder of a model: nothing of that name is there. Shipped are: digits")
     for name, content, message in (
         ("config.json", b"{", "config.json is not valid JSON"),
         ("config.json", b"\xff", "config.json is not valid JSON"),
