@@ -84,7 +84,13 @@ def evaluated(table: Path, metadata: Path, seed: int) -> dict[str, Any]:
     found["differences"] = [
         row for row in found["differences"] if row["score"] in COMPARED and row["condition"].replace("/", "").isdigit()
     ]
+    found["scores"], found["differences"] = (short(found[key]) for key in ("scores", "differences"))
     return plain(found) | {"rows": len(evaluation.rows)}
+
+
+def short(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Numbers to six digits: the file is a megabyte else."""
+    return [{k: float(f"{v:.6g}") if isinstance(v, float) else v for k, v in row.items()} for row in rows]
 
 
 def recorded(scores: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -24,7 +24,7 @@ WAYS: dict[str, dict[str, Any]] = {
 PICTURE = "Digits as multisets of points: area is multiplicity, colour how much a point drove the prediction."
 SAME = (
     "The first two ways have the same gradient, but make its sums in another order, which rounds otherwise in float32 "
-    "(about 1 part in 10 million). Step by step that grows, and they end at other weights: they differ as two seeds do."
+    "(about 1 part in 10 million). Step by step that grows, and they end at other weights."
 )
 EXACT = "exact gradients, 8-point shards"
 
