@@ -104,7 +104,7 @@ def test_classes_are_as_many_as_outputs(artefact):
     put(artefact, config | {"fitted": config["fitted"] | {"classes": [["a", "b", "c", "d"]]}}, tensors)
     refused(SetClassifier.load, artefact, r"fitted.classes must be as many as the outputs of each target, \[3\]")
     put(artefact, config | {"fitted": config["fitted"] | {"features": ["x"]}}, tensors)
-    refused(SetClassifier.load, artefact, "fitted.features must be 2 names, got 1")
+    refused(SetClassifier.load, artefact, "fitted.features must have 2 entries, got 1")
 
 
 def test_arguments_against_their_bounds(artefact):

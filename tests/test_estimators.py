@@ -294,7 +294,7 @@ def artefact(fitted, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda c: c.update(format_version=1), "has format_version 1, this Omniset reads 12: make the model anew"),
+        (lambda c: c.update(format_version=1), "has format_version 1, this Omniset reads 13: make the model anew"),
         (lambda c: c["fitted"].update(classes=[["up", "down"]]), r"fitted.classes was \[\['down', 'up'\]\]"),
         (lambda c: c["arguments"].update(nonsense=1), "config.json was changed after the model was saved: arguments.n"),
     ],

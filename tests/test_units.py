@@ -108,3 +108,73 @@ def test_empty_sets_are_named(tmp_path, capsys):
     how = ["--method=deep-sets", "--dim=8", "--num_heads=2", "--depth=1", "--epochs=1", *QUIET]
     assert main(["fit", "sets", "--target=labels.csv", "--out=run", *how]) == 0
     assert "warning: sets: 2 of 13 sets are empty: 's03', 's05'\n" in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------------- units of values
+
+OTHER_UNIT = "another unit than those that the model learned from"
+MARKERS = ["CD4", "CD8"]
+
+
+def marked(rng, number, times=1.0, offset=0.0):
+    """Sets of 30 cells; of the second marker four fifths are 0."""
+    values = np.exp(rng.normal(size=(number, 30, 2)))
+    values[..., 1] *= rng.random((number, 30)) < 0.2
+    names = np.repeat([f"s{i}" for i in range(number)], 30)
+    return pd.DataFrame((values * times + offset).reshape(-1, 2), columns=MARKERS).assign(set=names)
+
+
+@pytest.fixture(scope="module", params=[ONE, {"method": "pooled-forest", "folds": None}], ids=lambda one: one["method"])
+def fitted(request, tmp_path_factory):
+    model = SetClassifier(**{"progress": False, **request.param})
+    model.fit(marked(np.random.default_rng(0), NUMBER), LABELS)
+    folder = tmp_path_factory.mktemp("units") / "model"
+    model.save(folder)
+    return SetClassifier.load(folder)
+
+
+@pytest.mark.parametrize(
+    ("times", "offset", "both"),
+    [(1000, 0, True), (0.001, 0, True), (1, 200, True), (1, 0, None), (3, 0, None)],
+)
+def test_values_in_another_unit_are_told(fitted, times, offset, both):
+    """A factor of three is what batches do."""
+    table = marked(np.random.default_rng(1), 5, times, offset)
+    if both is None:
+        fitted.predict(table)  # a warning is an error
+        return
+    with pytest.warns(UserWarning, match=f"feature 'CD4', 'CD8': .*{OTHER_UNIT}"):
+        fitted.predict(table)
+
+
+def test_the_feature_in_another_unit_is_named_with_both_ranges(fitted):
+    table = marked(np.random.default_rng(1), 5)
+    table["CD8"] *= 1000  # four fifths stay 0, within the range
+    low, high = table["CD8"].min(), table["CD8"].max()
+    at_fit = marked(np.random.default_rng(0), NUMBER)["CD8"]
+    with pytest.warns(UserWarning, match=OTHER_UNIT) as caught:
+        fitted.transform(table)
+    ranges = f"('CD8': {low:.3g} to {high:.3g}; at fit {at_fit.min():.3g} to {at_fit.max():.3g})"
+    assert str(caught[0].message).startswith("feature 'CD8': ") and ranges in str(caught[0].message)
+
+
+def test_few_elements_tell_no_unit(fitted):
+    fitted.predict(marked(np.random.default_rng(1), 1, 1000).head(19))
+
+
+def test_a_feature_that_never_changed_has_no_range():
+    """As where values are missing for the first time."""
+    train = marked(np.random.default_rng(0), NUMBER).assign(flag=0.0)
+    with pytest.warns(UserWarning, match="features with one value"):
+        model = SetClassifier(**ONE).fit(train, LABELS)
+    model.predict(marked(np.random.default_rng(1), 5).assign(flag=1.0))
+
+
+def test_the_command_tells_another_unit(in_a_folder, capsys):  # noqa: F811
+    marked(np.random.default_rng(0), NUMBER).to_csv("sets.csv", index=False)
+    pd.DataFrame({"set": [f"s{i}" for i in range(NUMBER)], "label": list("ab" * 7)[:NUMBER]}).to_csv("y.csv", index=False)
+    marked(np.random.default_rng(1), 5, 1000).to_csv("new.csv", index=False)
+    assert main(["fit", "sets.csv", "--target", "y.csv", "--out", "run", "--method", "pooled-forest", *QUIET]) == 0
+    capsys.readouterr()
+    assert main(["predict", "new.csv", "--model", "run", "--out", "said.csv", *QUIET]) == 0
+    assert capsys.readouterr().err.count(OTHER_UNIT) == 1

@@ -8,7 +8,8 @@ from __future__ import annotations
 import hashlib
 import warnings
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,9 @@ from omniset.tables.labels import doubts_of_classes
 FEW = 5  # members of a class
 SHOWN = 3  # names in a sentence
 DIGEST = 6  # bytes of the digest of a name: two of a million names hardly share one
+LOOKED, OF_ONE, ENOUGH = 20_000, 2_000, 20  # elements by which units are seen: at most, of one set, and at least
+NUMBERS = 1 << 22  # that are looked at together
+APART, TIMES = 0.05, 50  # share of values that are farther than the range from it; times as large as values usually are
 
 Groups = Shaped[np.ndarray, " sets"]
 Positions = Int[np.ndarray, " _"]
@@ -85,6 +89,72 @@ def _of_array(sets: Any) -> Any:
 def _is_set(entry: Any) -> bool:
     """A set, or an array of its elements; of none it has one axis."""
     return isinstance(entry, StoredSet) or np.ndim(entry) == 2 or (np.ndim(entry) == 1 and not len(entry))
+
+
+@dataclass
+class Scales:
+    """The values of features that a model learned from, by which it is seen where others come in another unit.
+
+    Attributes:
+        low, high: The range.
+        size: How large values usually are, exp(mean log |x|) over those that are not 0; 0 where all are.
+    """
+
+    low: list[float]
+    high: list[float]
+    size: list[float]
+
+    @classmethod
+    def of(cls, sets: Sets) -> Scales:
+        low, high = np.full(sets.dim, np.inf), np.full(sets.dim, -np.inf)
+        logs, number = np.zeros(sets.dim), np.zeros(sets.dim)
+        for elements, counts in sets.blocks(max(NUMBERS // max(sets.dim, 1), 1)):
+            x = elements[counts > 0].double().numpy()
+            low, high = np.minimum(low, x.min(0, initial=np.inf)), np.maximum(high, x.max(0, initial=-np.inf))
+            logs, number = logs + _logs(x).sum(0), number + (x != 0).sum(0)
+        size = np.where(number > 0, np.exp(logs / number.clip(1)), 0)
+        return cls(*(np.where(np.isfinite(each), each, 0).tolist() for each in (low, high, size)))
+
+    def watched(self, sets: Iterable[StoredSet], names: list[str] | None) -> Iterator[StoredSet]:
+        """The sets as they come. It warns where the first elements of sets have other units."""
+        held: list[np.ndarray] = []
+        missing = min(LOOKED, NUMBERS // max(len(self.low), 1))
+        for one in sets:
+            if missing > 0:
+                elements, counts = one.read(0, min(OF_ONE, missing))
+                held.append(elements[counts > 0].double().numpy())
+                missing -= len(held[-1])
+                if missing <= 0:
+                    self._compare(np.concatenate(held), names)
+            yield one
+        if held and missing > 0:
+            self._compare(np.concatenate(held), names)
+
+    def _compare(self, x: Float[np.ndarray, "elements dim"], names: list[str] | None) -> None:
+        if len(x) < ENOUGH:
+            return
+        low, high, usual = map(np.asarray, (self.low, self.high, self.size))
+        apart = np.maximum(low - x, x - high) > np.where(high > low, high - low, np.inf)
+        number = (x != 0).sum(0)
+        told = (number >= ENOUGH) & (usual > 0)
+        ratio = np.exp(_logs(x).sum(0) / number.clip(1)) / np.where(told, usual, 1)
+        found = np.flatnonzero((apart.mean(0) > APART) | (told & ((ratio > TIMES) | (ratio * TIMES < 1))))
+        if len(found):
+            of = [f"number {i + 1}" if names is None else repr(names[i]) for i in found[:SHOWN].tolist()]
+            more = f" and {len(found) - SHOWN:,} more" if len(found) > SHOWN else ""
+            first = found[0]
+            here = f"{x[:, first].min():.3g} to {x[:, first].max():.3g}"
+            before = f"{low[first]:.3g} to {high[first]:.3g}"
+            warnings.warn(
+                f"feature {', '.join(of)}{more}: values have another unit than those that the model learned from "
+                f"({of[0]}: {here}; at fit {before}), and what it says of them means little: bring them to that unit",
+                stacklevel=3,
+            )
+
+
+def _logs(x: Float[np.ndarray, "elements dim"]) -> Float[np.ndarray, "elements dim"]:
+    """Log |x|, and 0 of 0."""
+    return np.log(np.abs(x), where=x != 0, out=np.zeros_like(x))
 
 
 # ---------------------------------------------------------------------- labels

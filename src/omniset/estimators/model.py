@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -19,7 +20,7 @@ from omniset.core.sets import SetBatch, Sets, batched
 from omniset.core.sources import Source, source_of
 from omniset.core.stored import StoredSet
 from omniset.estimators import pooling
-from omniset.estimators.inputs import SHOWN, digest_of, sets_of
+from omniset.estimators.inputs import SHOWN, Scales, digest_of, sets_of
 from omniset.estimators.methods import POOLED
 from omniset.estimators.mixture import (
     NETWORK,
@@ -52,6 +53,8 @@ ENCODING = schema.whole(  # of `Encoding.state`
     {"missing": {"enum": ["error", "indicator"]}, "columns": schema.array(schema.whole(COLUMN))}
 )
 
+SCALES = schema.whole(dict.fromkeys(("low", "high", "size"), schema.array(schema.NUMBER)))
+
 Explanation = Literal["auto", "attribution", "contrast", "attention", "removal"]
 Groups = Iterator[tuple[list[StoredSet], Iterator[Float[Tensor, "rows outputs"]]]]
 
@@ -73,6 +76,7 @@ class SetModel(SetOptions, Estimator):
         "single": schema.FLAG,
         "ignored": schema.array(schema.TEXT),
         "prior": schema.array(schema.array(schema.NUMBER, minItems=1)),
+        "scales": SCALES,
         "mixture": schema.optional(SHAPES),
         "seen": schema.array(schema.TEXT),
     }
@@ -92,6 +96,7 @@ class SetModel(SetOptions, Estimator):
     targets_: list[str]
     single_: bool
     prior_: list[np.ndarray]
+    scales_: Scales
     seen_: list[str]
     chosen_: dict[str, Any]
     reading_: dict[str, Any]
@@ -304,7 +309,7 @@ class SetModel(SetOptions, Estimator):
         return self._keyed([*sets], self.columns(torch.from_numpy(answers)))
 
     def _grouped(self, sets: Iterable[StoredSet]) -> Iterator[list[StoredSet]]:
-        return batched(sets, TOGETHER, self.max_elements)
+        return batched(self.scales_.watched(sets, self.features_), TOGETHER, self.max_elements)
 
     # ------------------------------------------------------------------ what a kind of target says of them
 
@@ -668,6 +673,7 @@ class SetModel(SetOptions, Estimator):
             "single": self.single_,
             "ignored": self.ignored_,
             "prior": [values.tolist() for values in self.prior_],
+            "scales": asdict(self.scales_),
             "seen": self.seen_,
         }
 
@@ -687,6 +693,7 @@ class SetModel(SetOptions, Estimator):
             self.simple_ = None if shapes is None else weights.build(stored, "simple.")
         self.features_, self.targets_ = fitted["features"], fitted["targets"]
         self.prior_ = [np.asarray(values, dtype=np.float64) for values in fitted["prior"]]
+        self.scales_ = Scales(**fitted["scales"])
         self.single_, self.ignored_, self.reading_ = fitted["single"], fitted["ignored"], fitted["reading"]
         self.encoding_ = fitted["encoding"] and Encoding.of_state(fitted["encoding"])
         self.seen_ = fitted["seen"]
@@ -700,10 +707,12 @@ class SetModel(SetOptions, Estimator):
         if [len(values) for values in fitted["prior"]] != fitted["widths"]:
             raise ValueError(f"fitted.prior must be as long as the outputs of each target, {fitted['widths']}")
         lengths = {"targets": len(fitted["widths"])}
+        lengths |= {f"scales.{name}": fitted["input_dim"] for name in fitted["scales"]}
         if fitted["features"] is not None:
             lengths["features"] = fitted["input_dim"]
         if fitted["encoding"] and Encoding.of_state(fitted["encoding"]).features != fitted["features"]:
             raise ValueError("fitted.encoding must give the names in fitted.features")
         for name, length in lengths.items():
-            if len(fitted[name]) != length:
-                raise ValueError(f"fitted.{name} must be {length} names, got {len(fitted[name])}")
+            values = fitted["scales"][name.partition(".")[2]] if "." in name else fitted[name]
+            if len(values) != length:
+                raise ValueError(f"fitted.{name} must have {length} entries, got {len(values)}")

@@ -31,7 +31,7 @@ from omniset.runs.files import provenance, replacing, writable_folder, write_jso
 from omniset.runs.locks import locked
 from omniset.training import schema
 
-FORMAT, FORMAT_VERSION = "omniset-model", 12
+FORMAT, FORMAT_VERSION = "omniset-model", 13
 KEY = "omniset_config"
 
 Network = TypeVar("Network", bound=nn.Module)
