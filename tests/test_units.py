@@ -172,9 +172,27 @@ def test_a_feature_that_never_changed_has_no_range():
 
 def test_the_command_tells_another_unit(in_a_folder, capsys):  # noqa: F811
     marked(np.random.default_rng(0), NUMBER).to_csv("sets.csv", index=False)
-    pd.DataFrame({"set": [f"s{i}" for i in range(NUMBER)], "label": list("ab" * 7)[:NUMBER]}).to_csv("y.csv", index=False)
+    pd.DataFrame({"set": [f"s{i}" for i in range(NUMBER)], "label": list("ab" * 7)[:NUMBER]}).to_csv(
+        "y.csv", index=False
+    )
     marked(np.random.default_rng(1), 5, 1000).to_csv("new.csv", index=False)
     assert main(["fit", "sets.csv", "--target", "y.csv", "--out", "run", "--method", "pooled-forest", *QUIET]) == 0
     capsys.readouterr()
     assert main(["predict", "new.csv", "--model", "run", "--out", "said.csv", *QUIET]) == 0
     assert capsys.readouterr().err.count(OTHER_UNIT) == 1
+
+
+# ---------------------------------------------------------------------- a target that is a group
+
+
+def test_a_target_that_is_rather_a_group_is_told():
+    """Forgotten, intervals are too narrow, and a patient is predicted."""
+    labels = pd.DataFrame({"label": np.repeat(["a", "b"], 15), "patient": np.repeat([f"p{i}" for i in range(6)], 5)})
+    with pytest.warns(UserWarning, match="patient: sets of one patient have the same label: .*--group patient"):
+        SetClassifier(method="pooled-forest", folds=None).fit(arrays(30), labels)
+
+
+def test_classes_within_classes_are_no_groups():
+    """A few subtypes, each of one type, are two targets."""
+    labels = pd.DataFrame({"type": np.repeat(["a", "b"], 14), "subtype": np.repeat([*"wxyz"], 7)})
+    SetClassifier(method="pooled-forest", folds=None).fit(arrays(28), labels)

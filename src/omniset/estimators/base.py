@@ -318,9 +318,9 @@ class SetEstimator(SetModel):
         loss = "log loss" if self.classifies else "partial likelihood" if mixture.risks else "squared error"
         mean = "" if regime.repeats == 1 else "the mean over these of "
         self.notes_ += [
-            f"{regime.in_words()}: the table has {mean}what each method says of sets left out; "
-            f"weights follow its {loss} there",
             *mixture.in_words(self.targets_),
+            f"{regime.in_words()}: the table has {mean}what each method says of sets left out; "
+            f"weights follow its {loss} there, so that another method can be first by another score",
         ]
         self._measure_left_out(given)
         if int(sets.sizes.max(initial=0)) > DRAWN:

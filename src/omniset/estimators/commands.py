@@ -319,13 +319,15 @@ class Judged:
         )
         if model.progress:
             print("writing the report", file=sys.stderr)
+        simpler = [*self._simpler()]
+        notes = [*simpler, *model.notes_[1:], *model.notes_[:1]]  # the most telling first: a page begins with two
         folder.write(
-            set_report.compose(folder.about(title, model.notes_), run, settings),
+            set_report.compose(folder.about(title, notes), run, settings),
             metrics={**numbers, "on": self.on, "provenance": folder.provenance},
             scores={} if evaluation is None else multiqc.of_ours(evaluation.comparison),
             histories={"": run.history} if run.history else {},
             files=[*files, *([] if self.importance is None else [FEATURES])],
-            lines=[*run.lines(), *self._simpler()],
+            lines=[*run.lines(), *simpler],
         )
 
     def _mattered(self, folder: Folder) -> Any:

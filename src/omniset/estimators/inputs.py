@@ -214,7 +214,22 @@ def doubts(y: np.ndarray, targets: list[str], level: str) -> list[str]:
             shown = ", ".join(f"{label!r} ({n})" for label, n in few.head(5).items())
             more = f" and {len(few) - 5} more" if len(few) > 5 else ""
             sentences.append(f"{name}: classes with fewer than {FEW} {level}s: {shown}{more}")
-    return sentences
+    return sentences + ([] if level == "element" else _groups_among(y, targets))
+
+
+def _groups_among(y: np.ndarray, targets: list[str]) -> list[str]:
+    """Of a target that is rather a patient of several sets: it has many classes, in each of which another is alike."""
+    table = pd.DataFrame(dict(zip(targets, y.T, strict=True)), dtype=object)
+    for name in targets if len(targets) > 1 else []:
+        each = table.groupby(name, sort=False)
+        others = [other for other in targets if other != name and (each[other].nunique() == 1).all()]
+        if others and len(table) < len(each) ** 2 and 2 * len(each) <= len(table):
+            return [
+                f"{name}: sets of one {name} have the same {others[0]}: where it says which sets belong together, it "
+                f"is no target: --group {name} (in Python groups=) keeps them together, or what is said of new sets is "
+                "said of sets whose relatives were learned from"
+            ]
+    return []
 
 
 def aligned(y: Any, sets: Sets, level: str, usual: str = "label") -> tuple[np.ndarray, list[str], bool]:

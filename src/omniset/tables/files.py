@@ -18,6 +18,7 @@ import re
 import warnings
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -325,16 +326,15 @@ class TableFile(TextFile):
 
     def require(self, columns: Sequence[str]) -> None:
         """Raise ValueError if one of these columns is not there, or named twice."""
-        there, asked = set(self.columns), set[str]()
-        for name in columns:
-            if name in asked:
-                raise self.error(None, f"column {name!r} is asked for twice: each column is one thing")
-            asked.add(name)
-            if name not in there:
-                hint = ": name the column that says of which set a row is with --set_column" if name == "set" else ""
-                if not hint and (near := difflib.get_close_matches(name, self.columns, 3)):
-                    hint = f"; did you mean {' or '.join(map(repr, near))}?"
-                raise self.error(None, f"has no column {name!r}, it has {listed(self.columns)}{hint}")
+        if twice := [name for name, times in Counter(columns).items() if times > 1]:
+            raise self.error(None, f"column {twice[0]!r} is asked for twice: each column is one thing")
+        there = set(self.columns)
+        if missing := [name for name in columns if name not in there]:
+            name = missing[0]
+            hint = ": name the column that says of which set a row is with --set_column" if name == "set" else ""
+            if not hint and (near := difflib.get_close_matches(name, self.columns, 3)):
+                hint = f"; did you mean {' or '.join(map(repr, near))}?"
+            raise self.error(None, f"has no column {listed(missing, 5)}, it has {listed(self.columns)}{hint}")
 
     def _check_columns(self) -> None:
         seen: set[str] = set()

@@ -243,7 +243,7 @@ class Comparison:
         digits = max(decimals(mine, other), decimals(gap))
         text += f", {gate.condition}," if len(self.conditions) > 1 else ""
         theirs, ours = f"{other.value:.{digits}f}", f"{text} {mine.value:.{digits}f}"
-        ours += _ends(mine, digits, before="95 % interval ")
+        ours += _ends(mine, digits, before=f"95 % interval over {plural(self.unit)} ")
         opponent = f"{gate.opponent}, the best baseline" if gate.best else gate.opponent
         few = f"; only {number_of(gap.units, self.unit)}" if gap.few else ""
         apart = f"difference {gap.value:+.{digits}f}, {_ends(gap, digits, '+').strip(' ()')}{few}"
@@ -256,7 +256,16 @@ class Comparison:
             return f"{ours}; {opponent} has {theirs}: too few units ({gap.units}) for an interval."
         result = "better than" if gate.verdict == HOLDS else "a tie with"
         end = "" if gate.verdict == HOLDS else f"; these {plural(self.unit)} do not tell them apart"
-        return f"{ours}: {result} {opponent}, with {theirs} ({apart}){end}."
+        return f"{ours}: {result} {opponent}, with {theirs} ({apart}){end}{self._next(gate, digits)}."
+
+    def _next(self, gate: Gate, digits: int) -> str:
+        """The best baseline but for the opponent, where the opponent is the best: how much there was to be won."""
+        found = self.table(gate.score, gate.condition)["value"].dropna()
+        found = found[[m for m in self.baselines if m in found.index and m != gate.opponent]]
+        if not gate.best or found.empty:
+            return ""
+        first = str(found.idxmax() if self.score(gate.score).larger else found.idxmin())
+        return f"; the next best baseline, {first}, has {found[first]:.{digits}f}"
 
     def lines(self, conditions: Sequence[str] | None = None) -> list[str]:
         """What a terminal shows below the verdict: methods, best first; the gates, where there are several.
