@@ -155,7 +155,8 @@ def test_the_feature_in_another_unit_is_named_with_both_ranges(fitted):
     with pytest.warns(UserWarning, match=OTHER_UNIT) as caught:
         fitted.transform(table)
     ranges = f"('CD8': {low:.3g} to {high:.3g}; at fit {at_fit.min():.3g} to {at_fit.max():.3g})"
-    assert str(caught[0].message).startswith("feature 'CD8': ") and ranges in str(caught[0].message)
+    assert str(caught[0].message).startswith("feature 'CD8': ")
+    assert ranges in str(caught[0].message)
 
 
 def test_few_elements_tell_no_unit(fitted):
