@@ -49,16 +49,12 @@ class PrincipalComponents:
 
     Args:
         seed: Of the start of the iteration that finds them; it changes them by rounding.
-
-    Attributes:
-        genes: Positions of the chosen genes, in ascending order.
-        mean: (chosen,) mean over the cells of the fit.
-        axes: (chosen, dim) orthonormal, by descending variance, 50 of them where there are cells and genes enough; 0
-            where the cells do not differ.
     """
 
-    genes: Int[np.ndarray, " chosen"]
-    mean: Float[np.ndarray, " chosen"]
+    genes: Int[np.ndarray, " chosen"]  # positions of the chosen genes, in ascending order
+    mean: Float[np.ndarray, " chosen"]  # mean over the cells of the fit
+    # (chosen, dim) orthonormal, by descending variance, 50 of them where there are cells and genes enough; 0 where the
+    # cells do not differ.
     axes: Float[np.ndarray, "chosen dim"]
 
     def __init__(self, seed: int = 0) -> None:

@@ -51,15 +51,10 @@ BATCH = ("bras", "ilisi", "kbet", "graph_connectivity", "pcr_comparison")
 
 @dataclass(frozen=True)
 class Neighbours:
-    """The nearest cells of every cell, the cell itself first, by Euclidean distance.
-
-    Attributes:
-        indices: (cells, k).
-        distances: (cells, k), ascending, in units of the embedding.
-    """
+    """The nearest cells of every cell, the cell itself first, by Euclidean distance."""
 
     indices: Int[np.ndarray, "cells k"]
-    distances: Float[np.ndarray, "cells k"]
+    distances: Float[np.ndarray, "cells k"]  # ascending, in units of the embedding
 
     def first(self, k: int) -> Neighbours:
         return Neighbours(self.indices[:, :k], self.distances[:, :k])

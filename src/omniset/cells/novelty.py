@@ -26,16 +26,11 @@ class Novelty:
     deviation of known cells that were called k, drawn towards those of all known cells as by 30 cells more. A cell's
     strangeness is the sum over its numbers of -log of the share of known cells with at least this u; beyond their 90 %
     quantile the share falls exponentially, as fast as the mean excess says, so that the strangest are told apart.
-
-    Attributes:
-        known: Numbers of known cells that were kept back: not learned from.
-        calls: What they were called.
-        bound: Strangeness above which a cell is unknown.
     """
 
-    known: Numbers
-    calls: Codes
-    bound: float = np.inf
+    known: Numbers  # numbers of known cells that were kept back: not learned from
+    calls: Codes  # what they were called
+    bound: float = np.inf  # strangeness above which a cell is unknown
 
     @classmethod
     def learned(cls, known: Numbers, calls: Codes, batches: Codes, error: float) -> Novelty:

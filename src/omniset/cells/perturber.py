@@ -169,21 +169,15 @@ class Shifts:
     their cells: multiset attention (`omniset.core.attention.multiset_attention`). A small w is the shift of the same
     type in other donors, a large one the mean shift; it is learned on known groups, each foretold from the others, one
     for types that others have and one for new types.
-
-    Attributes:
-        keys: (groups, components).
-        values: (groups, genes) shifts.
-        numbers: (groups, 2) of untreated and of treated cells.
-        widths: Of groups whose type is known, and of others.
     """
 
     perturbations: list[str]
     types: list[str]
     donors: list[str]
     keys: Float[np.ndarray, "groups components"]
-    values: Float[np.ndarray, "groups genes"]
-    numbers: Int[np.ndarray, "groups 2"]
-    widths: tuple[float, float] = (1.0, 1.0)
+    values: Float[np.ndarray, "groups genes"]  # shifts
+    numbers: Int[np.ndarray, "groups 2"]  # of untreated and of treated cells
+    widths: tuple[float, float] = (1.0, 1.0)  # of groups whose type is known, and of others
 
     @classmethod
     def learned(cls, study: Study, groups: list[Group], keys: Float[np.ndarray, "groups components"]) -> Shifts:

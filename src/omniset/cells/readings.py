@@ -42,20 +42,14 @@ TOTAL = 1e4  # of a cell whose counts are not known
 
 @dataclass(frozen=True)
 class Reading:
-    """How the values of a source become counts.
+    """How the values of a source become counts."""
 
-    Attributes:
-        kind: "counts" or "log1p", what is stored.
-        how: "stored" (the values are the counts), "log1p" (expm1 is the counts), "normalised" (the counts are
-            recovered) or "relative" (they are not: expm1, scaled to `TOTAL` per cell).
-        note: The decision in one sentence.
-        base: Of the logarithm.
-    """
-
-    kind: str
+    kind: str  # "counts" or "log1p", what is stored
+    # "stored" (the values are the counts), "log1p" (expm1 is the counts), "normalised" (the counts are recovered) or
+    # "relative" (they are not: expm1, scaled to `TOTAL` per cell).
     how: str
-    note: str
-    base: float = math.e
+    note: str  # the decision in one sentence
+    base: float = math.e  # of the logarithm
 
 
 def decide(source: Source, wanted: str) -> Reading:

@@ -111,16 +111,11 @@ class CountEncoder(nn.Module):
 
 
 class SeedOutput(NamedTuple):
-    """What the network makes of a batch.
+    """What the network makes of a batch."""
 
-    Attributes:
-        embedding: z, of length 1.
-        prediction: log(1 + count) of the task genes, as it expects them.
-        dataset_logits: Unnormalised log-probabilities of the datasets; None without a dataset token.
-    """
-
-    embedding: Float[Tensor, "cells out"]
-    prediction: Float[Tensor, "cells tasks"]
+    embedding: Float[Tensor, "cells out"]  # z, of length 1
+    prediction: Float[Tensor, "cells tasks"]  # log(1 + count) of the task genes, as it expects them
+    # Unnormalised log-probabilities of the datasets; None without a dataset token.
     dataset_logits: Float[Tensor, "cells datasets"] | None
 
 
@@ -320,23 +315,17 @@ def _mean_norm(error: Float[Tensor, "rows entries"], mask: Bool[Tensor, "rows en
 
 @dataclass
 class Sentence:
-    """What the network reads of a cell, and the genes that it predicts.
+    """What the network reads of a cell, and the genes that it predicts."""
 
-    Attributes:
-        genes: Positions of the genes read.
-        counts: 100 c / sum(c) of these, c = log(1 + count), the sum over all genes of the cell.
-        tasks: Positions of the genes to predict: the shared ones, some expressed ones, some not expressed.
-        targets: c of these.
-        mask: False for shared genes that were not measured.
-        depth: Mean c of the cell's expressed genes, 0 without any. (The public original takes the mean over those among
-            the tasks, so that a cell's depth depends on them.)
-    """
-
-    genes: Int[np.ndarray, " slots"]
+    genes: Int[np.ndarray, " slots"]  # positions of the genes read
+    # 100 c / sum(c) of these, c = log(1 + count), the sum over all genes of the cell.
     counts: Float[np.ndarray, " slots"]
+    # Positions of the genes to predict: the shared ones, some expressed ones, some not expressed.
     tasks: Int[np.ndarray, " tasks"]
-    targets: Float[np.ndarray, " tasks"]
-    mask: Bool[np.ndarray, " tasks"]
+    targets: Float[np.ndarray, " tasks"]  # c of these
+    mask: Bool[np.ndarray, " tasks"]  # False for shared genes that were not measured
+    # Mean c of the cell's expressed genes, 0 without any. (The public original takes the mean over those among the
+    # tasks, so that a cell's depth depends on them.)
     depth: float
 
 

@@ -35,16 +35,11 @@ PROGRAM: dict[str, tuple[ContextVar[Any], Any, Any, str]] = {  # its value witho
 
 @dataclass(frozen=True)
 class Taken:
-    """Options of a class that a command takes.
-
-    Attributes:
-        names: Which.
-        as_at_fit: They change a model that was fitted: their default is null, but for device and progress.
-    """
+    """Options of a class that a command takes."""
 
     cls: type
-    names: tuple[str, ...]
-    as_at_fit: bool
+    names: tuple[str, ...]  # which
+    as_at_fit: bool  # they change a model that was fitted: their default is null, but for device and progress
 
     def options(self) -> dict[str, Option]:
         """Those that the command lists."""

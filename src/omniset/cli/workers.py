@@ -43,47 +43,30 @@ _one_at_a_time = threading.Lock()  # of a process: what is said is caught for al
 
 @dataclass(frozen=True)
 class Part:
-    """One file (or zarr store) of many.
+    """One file (or zarr store) of many."""
 
-    Attributes:
-        name: Of what is made of it.
-        value: What the command's argument is for it.
-        state: Of the file when the command began.
-    """
-
-    name: str
+    name: str  # of what is made of it
     path: Path
-    value: Any
-    state: dict[str, Any]
+    value: Any  # what the command's argument is for it
+    state: dict[str, Any]  # of the file when the command began
 
 
 @dataclass(frozen=True)
 class Job:
-    """A command to run on each part.
+    """A command to run on each part."""
 
-    Attributes:
-        function: Of the command, such as "omniset.cli.sets:predict".
-        argument: The one that takes a part.
-        arguments: All others but `out`.
-        out: Folder of what is made.
-        ending: Of the file that is made of a part; "": a folder is.
-        program: Options of the program.
-        reads: States of the model and of files that options name, when the command began.
-        words: The command as it was typed, which reports quote.
-        here: Folder in which it was typed.
-        version: Of Omniset there.
-    """
-
-    function: str
-    argument: str
-    arguments: dict[str, Any]
-    out: Path
-    ending: str = ""
-    program: tuple[str, ...] = field(default_factory=words_of_program)
+    function: str  # of the command, such as "omniset.cli.sets:predict"
+    argument: str  # the one that takes a part
+    arguments: dict[str, Any]  # all others but `out`
+    out: Path  # folder of what is made
+    ending: str = ""  # of the file that is made of a part; "": a folder is
+    program: tuple[str, ...] = field(default_factory=words_of_program)  # options of the program
+    # States of the model and of files that options name, when the command began.
     reads: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    # The command as it was typed, which reports quote.
     words: tuple[str, ...] = field(default_factory=lambda: tuple(sys.argv[1:]))
-    here: str = field(default_factory=os.getcwd)
-    version: str = omniset.__version__
+    here: str = field(default_factory=os.getcwd)  # folder in which it was typed
+    version: str = omniset.__version__  # of Omniset there
 
     def made(self, part: Part) -> Path:
         return self.out / (part.name + self.ending)

@@ -112,18 +112,12 @@ class Block:
 
 @dataclass
 class Column:
-    """What is known of a column.
-
-    Attributes:
-        categories: In alphabetical order. None: the column is of numbers.
-        mean: Of the numbers that are there. It stands where one is missing.
-        marked: A feature of 0 and 1 says where a value is missing.
-    """
+    """What is known of a column."""
 
     name: str
-    categories: list[str] | None = None
-    mean: float = 0.0
-    marked: bool = False
+    categories: list[str] | None = None  # In alphabetical order. None: the column is of numbers.
+    mean: float = 0.0  # Of the numbers that are there. It stands where one is missing.
+    marked: bool = False  # a feature of 0 and 1 says where a value is missing
 
     @property
     def features(self) -> list[str]:

@@ -32,16 +32,11 @@ Array = Tensor | np.ndarray
 
 @dataclass(frozen=True)
 class Presence:
-    """What multiplicities say, found out once for as long as nobody changes them.
+    """What multiplicities say, found out once for as long as nobody changes them."""
 
-    Attributes:
-        lengths: Of each set the entries up to the last one that is present.
-        once: Whether all entries of the padded sets are present, once each.
-        mark: Of the multiplicities when this was found out; None where PyTorch does not count changes.
-    """
-
-    lengths: Int[np.ndarray, " sets"]
-    once: bool
+    lengths: Int[np.ndarray, " sets"]  # of each set the entries up to the last one that is present
+    once: bool  # whether all entries of the padded sets are present, once each
+    # Of the multiplicities when this was found out; None where PyTorch does not count changes.
     mark: tuple[int, int] | None
 
     @classmethod

@@ -26,16 +26,11 @@ AddGradient = Callable[[int, Tensor, Tensor | None], None]
 
 @dataclass
 class AllElements:
-    """The inputs of one SAB.
+    """The inputs of one SAB."""
 
-    Attributes:
-        read: Yields number, elements and multiplicities of each shard.
-        live: Whether gradients flow through a shard.
-        add_gradient: Where, if it is given, the exact gradients of elements and multiplicities of a shard go.
-    """
-
-    read: Read
-    live: Callable[[int], bool] = lambda i: True
+    read: Read  # yields number, elements and multiplicities of each shard
+    live: Callable[[int], bool] = lambda i: True  # whether gradients flow through a shard
+    # Where, if it is given, the exact gradients of elements and multiplicities of a shard go.
     add_gradient: AddGradient | None = None
 
     def apply(self, block: AttentionBlock, queries: Tensor) -> Tensor:

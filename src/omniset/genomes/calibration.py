@@ -46,16 +46,12 @@ NOVEL = 0.95  # quantile of novelty in validation above which a genome is far fr
 class Rule:
     """When a family is called present.
 
-    Attributes:
-        threshold: Its least probability.
-        precision: Instead: what was observed is changed only where this share of such changes was right on validation
-            clades.
-
     Raises:
         ValueError: A number out of its bounds, or both numbers.
     """
 
-    threshold: float = 0.5
+    threshold: float = 0.5  # its least probability
+    # Instead: what was observed is changed only where this share of such changes was right on validation clades.
     precision: float | None = None
 
     def __post_init__(self) -> None:

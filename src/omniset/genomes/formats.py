@@ -38,29 +38,23 @@ SPREADSHEET = re.compile(  # dates, errors, and numbers that were cut to a few d
 
 @dataclass(frozen=True)
 class Format:
-    """A kind of file that holds gene content.
+    """A kind of file that holds gene content."""
 
-    Attributes:
-        title: What it is, or who writes it.
-        header: It is recognised by a column out of each of these groups; (): by one of genomes and one of families, or
-            by more than names of columns.
-        families: The columns that may have identifiers, by their kind; the first kind is the one that is taken where
-            none is asked for. Empty: the file has any kind, and all are taken.
-        genome: The column of genomes. (): such a file is one genome.
-        gene: Columns that may name the gene; contig, category, description: and what else is told of it.
-        pick: How identifiers stand in a field: "only" ones of the kind that is wanted, all others are an error;
-            "wanted" ones among others; "inside" longer texts; "prefixed" with the name of their database; as "roots" of
-            orthologous groups. "": lines are not read by their columns alone.
-    """
-
-    title: str
+    title: str  # what it is, or who writes it
+    # It is recognised by a column out of each of these groups; (): by one of genomes and one of families, or by more
+    # than names of columns.
     header: tuple[Names, ...] = ()
+    # The columns that may have identifiers, by their kind; the first kind is the one that is taken where none is asked
+    # for. Empty: the file has any kind, and all are taken.
     families: Mapping[str, Names] = field(default_factory=dict)
-    genome: Names = ()
-    gene: Names = ()
+    genome: Names = ()  # The column of genomes. (): such a file is one genome.
+    gene: Names = ()  # columns that may name the gene; contig, category, description: and what else is told of it
     contig: Names = ()
     category: Names = ()
     description: Names = ()
+    # How identifiers stand in a field: "only" ones of the kind that is wanted, all others are an error; "wanted" ones
+    # among others; "inside" longer texts; "prefixed" with the name of their database; as "roots" of orthologous groups.
+    # "": lines are not read by their columns alone.
     pick: str = ""
 
 

@@ -39,19 +39,12 @@ Lookup = Callable[[str], Float[np.ndarray, " cases"]]
 
 @dataclass(frozen=True)
 class Node:
-    """A part of a definition.
+    """A part of a definition."""
 
-    Attributes:
-        kind: "family", "and", "or".
-        name: Of the family.
-        parts: Of "and" and "or"; an "and" without parts is always there.
-        text: As it was defined, of a step.
-    """
-
-    kind: str
-    name: str = ""
-    parts: tuple[Node, ...] = ()
-    text: str = field(default="", compare=False)
+    kind: str  # "family", "and", "or"
+    name: str = ""  # of the family
+    parts: tuple[Node, ...] = ()  # of "and" and "or"; an "and" without parts is always there
+    text: str = field(default="", compare=False)  # as it was defined, of a step
 
     @cached_property
     def size(self) -> int:

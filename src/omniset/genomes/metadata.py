@@ -290,17 +290,11 @@ def refuse_other_names(frame: pd.DataFrame, names: list[str], what: str, refused
 
 @dataclass
 class Quality:
-    """Completeness and contamination by name, as shares.
+    """Completeness and contamination by name, as shares."""
 
-    Attributes:
-        names: Of the genomes.
-        values: (genomes, 2)
-        row_of: Row of a genome; -1: none.
-    """
-
-    names: list[str]
+    names: list[str]  # of the genomes
     values: Float[np.ndarray, "genomes two"]
-    row_of: Callable[[str], int]
+    row_of: Callable[[str], int]  # row of a genome; -1: none
 
 
 def check_quality(quality: pd.DataFrame | None) -> Quality | None:

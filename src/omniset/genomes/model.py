@@ -96,24 +96,15 @@ def _quality(observed: Observed, given: Given) -> Float[Tensor, "genomes five"]:
 
 @dataclass
 class Predictions:
-    """What parts say of pairs of genome and family.
+    """What parts say of pairs of genome and family."""
 
-    Attributes:
-        parts: Log-odds of each part.
-        truth: 1 where the genome has the family.
-        weights: Of the pairs.
-        facts: About the genome.
-        present: Whether the family was observed.
-        clades: Number of the genome's.
-        hidden: How often the genome lacks it although its organism has it. None: never.
-    """
-
-    parts: Float[Tensor, "pairs parts"]
-    truth: Float[Tensor, " pairs"]
-    weights: Float[Tensor, " pairs"]
-    facts: Float[Tensor, "pairs facts"]
-    present: Bool[Tensor, " pairs"]
-    clades: Int[Tensor, " pairs"]
+    parts: Float[Tensor, "pairs parts"]  # log-odds of each part
+    truth: Float[Tensor, " pairs"]  # 1 where the genome has the family
+    weights: Float[Tensor, " pairs"]  # of the pairs
+    facts: Float[Tensor, "pairs facts"]  # about the genome
+    present: Bool[Tensor, " pairs"]  # whether the family was observed
+    clades: Int[Tensor, " pairs"]  # number of the genome's
+    # How often the genome lacks it although its organism has it. None: never.
     hidden: Float[Tensor, " pairs"] | None = None
 
     @classmethod

@@ -34,18 +34,12 @@ ISLANDS, ISLAND = 0.1, 0.4  # share of the genes that lie on islands, and how of
 
 @dataclass
 class Observed:
-    """A batch of B genomes as they were recovered.
+    """A batch of B genomes as they were recovered."""
 
-    Attributes:
-        counts: (B, V) gene copies of each family of the vocabulary.
-        completeness: (B,) between 0 and 1; NaN: not known.
-        contamination: (B,) >= 0; NaN: not known.
-        excluded: (B, R) reference genomes that may not be looked at: in training, a genome and its clade.
-    """
-
-    counts: Float[Tensor, "genomes families"]
-    completeness: Float[Tensor, " genomes"]
-    contamination: Float[Tensor, " genomes"]
+    counts: Float[Tensor, "genomes families"]  # gene copies of each family of the vocabulary
+    completeness: Float[Tensor, " genomes"]  # between 0 and 1; NaN: not known
+    contamination: Float[Tensor, " genomes"]  # >= 0; NaN: not known
+    # (B, R) reference genomes that may not be looked at: in training, a genome and its clade.
     excluded: Bool[Tensor, "genomes references"] | None = None
 
     @property

@@ -31,18 +31,12 @@ SINGLE = 0.9  # of the genomes that have it, at least this share has one copy of
 
 @dataclass
 class Compared:
-    """Genomes, compared with all references.
+    """Genomes, compared with all references."""
 
-    Attributes:
-        similarity: See `References.corrected_similarity`.
-        likelihood: See `References.likelihood`.
-        likeliest: See `References.likeliest`.
-        company: What share of the likeliest are genomes that are completed together with this one.
-    """
-
-    similarity: Float[Tensor, "genomes references"]
-    likelihood: Float[Tensor, "genomes references"]
-    likeliest: Float[Tensor, "genomes families"]
+    similarity: Float[Tensor, "genomes references"]  # see `References.corrected_similarity`
+    likelihood: Float[Tensor, "genomes references"]  # see `References.likelihood`
+    likeliest: Float[Tensor, "genomes families"]  # see `References.likeliest`
+    # What share of the likeliest are genomes that are completed together with this one.
     company: Float[Tensor, " genomes"]
 
 

@@ -32,18 +32,13 @@ RANKS = {"p": 0.25, "c": 0.4, "o": 0.5, "f": 0.65, "g": 0.85}  # where the tree 
 
 @dataclass
 class Families:
-    """How gene families come and go; time is measured in the tree's unit of length.
+    """How gene families come and go; time is measured in the tree's unit of length."""
 
-    Attributes:
-        frequency: pi, the share of genomes that have it in the long run.
-        turnover: r > 0; it is gained at rate r pi and lost at rate r (1 - pi).
-        duplication: rho in [0, 1): a copy is duplicated at rate r rho, one beyond the first is lost at rate r.
-        module: Families with the same number are gained and lost together; they share frequency and turnover.
-    """
-
-    frequency: Float[np.ndarray, " families"]
-    turnover: Float[np.ndarray, " families"]
+    frequency: Float[np.ndarray, " families"]  # pi, the share of genomes that have it in the long run
+    turnover: Float[np.ndarray, " families"]  # r > 0; it is gained at rate r pi and lost at rate r (1 - pi)
+    # rho in [0, 1): a copy is duplicated at rate r rho, one beyond the first is lost at rate r.
     duplication: Float[np.ndarray, " families"]
+    # Families with the same number are gained and lost together; they share frequency and turnover.
     module: Int[np.ndarray, " families"]
 
 
@@ -213,15 +208,11 @@ def _choose_mags(taxonomy: list[str], mags: int, rng: np.random.Generator) -> Bo
 
 @dataclass
 class Tree:
-    """A rooted tree.
+    """A rooted tree."""
 
-    Attributes:
-        parent: Of each node, -1 of the root. Parents come before children, the root is node 0.
-        length: Of the branch above each node; 0 above the root.
-    """
-
+    # Of each node, -1 of the root. Parents come before children, the root is node 0.
     parent: Int[np.ndarray, " nodes"]
-    length: Float[np.ndarray, " nodes"]
+    length: Float[np.ndarray, " nodes"]  # of the branch above each node; 0 above the root
 
     @property
     def leaves(self) -> Int[np.ndarray, " leaves"]:

@@ -77,15 +77,11 @@ Degraded = tuple[np.ndarray, Observed, Recovery]  # positions, what is observed,
 
 @dataclass
 class Clades:
-    """Which genomes belong together.
+    """Which genomes belong together."""
 
-    Attributes:
-        codes: (genomes, 3) number of the clade above, of the clade, and of the genome itself.
-        given: They come from a taxonomy; else from the genomes' similarity.
-    """
-
+    # (genomes, 3) number of the clade above, of the clade, and of the genome itself.
     codes: Int[np.ndarray, "genomes three"]
-    given: bool = True
+    given: bool = True  # they come from a taxonomy; else from the genomes' similarity
 
     @classmethod
     def of(cls, counts: sp.csr_array, taxonomy: pd.DataFrame | None, names: list[str], rank: str) -> Clades:
@@ -288,25 +284,17 @@ def recovery_of(told: Iterable[tuple[float, float, float]]) -> Recovery:
 
 @dataclass
 class Noisy:
-    """Complete genomes, degraded at one level, with a method's log-odds.
+    """Complete genomes, degraded at one level, with a method's log-odds."""
 
-    Attributes:
-        rows: (genomes,) positions in the table.
-        truth: (genomes, families) what the complete genomes have.
-        observed: (genomes, families) what was recovered.
-        log_odds: (genomes, families)
-        novelty: (genomes,) 1 - similarity to the nearest reference.
-        shift: (genomes, families) by which log-odds change if rare families are lost more often; None: not asked for.
-        hidden: (genomes, families) how often a family of the organism is not in `truth`, since the genome is incomplete
-            itself, see `NoiseModel.hidden`. None: it is complete.
-    """
-
-    rows: Int[np.ndarray, " genomes"]
-    truth: Bool[np.ndarray, "genomes families"]
-    observed: Bool[np.ndarray, "genomes families"]
+    rows: Int[np.ndarray, " genomes"]  # positions in the table
+    truth: Bool[np.ndarray, "genomes families"]  # what the complete genomes have
+    observed: Bool[np.ndarray, "genomes families"]  # what was recovered
     log_odds: Float[np.ndarray, "genomes families"]
-    novelty: Float[np.ndarray, " genomes"]
+    novelty: Float[np.ndarray, " genomes"]  # 1 - similarity to the nearest reference
+    # (genomes, families) by which log-odds change if rare families are lost more often; None: not asked for.
     shift: Float[np.ndarray, "genomes families"] | None = None
+    # (genomes, families) how often a family of the organism is not in `truth`, since the genome is incomplete itself,
+    # see `NoiseModel.hidden`. None: it is complete.
     hidden: Float[np.ndarray, "genomes families"] | None = None
 
     @property

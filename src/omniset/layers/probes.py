@@ -25,13 +25,9 @@ Measure = Callable[[Tensor | None], tuple[Tensor, Tensor]]
 
 
 class Probed(nn.Module):
-    """A layer whose averages a probe may look at.
+    """A layer whose averages a probe may look at."""
 
-    Attributes:
-        probe: Set by omniset.explain, for the time of an explanation.
-    """
-
-    probe: Probe | None
+    probe: Probe | None  # set by omniset.explain, for the time of an explanation
 
     def __init__(self) -> None:
         super().__init__()

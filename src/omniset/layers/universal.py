@@ -29,15 +29,10 @@ AUTHORS_DROPOUT = 0.1
 
 
 class Tabulated(NamedTuple):
-    """What each row of a table of elements adds to the sums of each query.
+    """What each row of a table of elements adds to the sums of each query."""
 
-    Attributes:
-        peak: Largest score of each query.
-        columns: exp(score - peak) times (value, 1), side by side.
-    """
-
-    peak: Float[Tensor, "1 heads queries 1"]
-    columns: Float[Tensor, "rows columns"]
+    peak: Float[Tensor, "1 heads queries 1"]  # largest score of each query
+    columns: Float[Tensor, "rows columns"]  # exp(score - peak) times (value, 1), side by side
 
 
 class AttentionBlock(Probed):

@@ -19,15 +19,11 @@ class Prior:
 
     The expected shares are uniform; or, where there are profiles of the habitat, a mixture of these and of uniform
     ones, whose weights are found anew in each sample.
-
-    Attributes:
-        strength: Of uniform shares, in samples: 1 counts as much as the sample's own reads.
-        informed: Of profiles, likewise.
-        profiles: (profiles, taxa), each summing to 1; None: none are known.
     """
 
-    strength: float = 0.3
-    informed: float = 1.0
+    strength: float = 0.3  # of uniform shares, in samples: 1 counts as much as the sample's own reads
+    informed: float = 1.0  # of profiles, likewise
+    # (profiles, taxa), each summing to 1; None: none are known.
     profiles: Float[np.ndarray, "profiles taxa"] | None = None
 
     def log_shares(
@@ -86,17 +82,11 @@ class Prior:
 
 @dataclass
 class _Shares:
-    """Shares of the taxa of a sample, all (taxa,).
+    """Shares of the taxa of a sample, all (taxa,)."""
 
-    Attributes:
-        share: s.
-        counts: The reads that made them.
-        expected: sum_p k_p w_p m_p.
-    """
-
-    share: Float[np.ndarray, " taxa"]
-    counts: Float[np.ndarray, " taxa"]
-    expected: Float[np.ndarray, " taxa"]
+    share: Float[np.ndarray, " taxa"]  # s
+    counts: Float[np.ndarray, " taxa"]  # the reads that made them
+    expected: Float[np.ndarray, " taxa"]  # sum_p k_p w_p m_p
 
     def posteriors(self, taxon: np.ndarray, likelihood: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
         """Of the candidates of each sequence, some sequences at a time."""

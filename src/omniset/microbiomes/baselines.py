@@ -34,13 +34,9 @@ Confidences = Float[np.ndarray, " distinct"]
 
 
 class Method(ABC):
-    """A way to name the sequences of a sample: `fit` on references, `read` the sequences, `call` some in a sample.
+    """A way to name the sequences of a sample: `fit` on references, `read` the sequences, `call` some in a sample."""
 
-    Attributes:
-        table: (sequences, taxa) scores of the sequences that were read.
-    """
-
-    table: Float[np.ndarray, "sequences taxa"]
+    table: Float[np.ndarray, "sequences taxa"]  # scores of the sequences that were read
 
     @abstractmethod
     def fit(self, references: References, chosen: Pairs, profiles: Profiles, taxa: Taxa) -> None:

@@ -39,13 +39,10 @@ NOVEL = 0.1  # share of unknown taxa in made-up samples where none is expected
 
 @dataclass
 class Confidence:
-    """How often a clade that has a probability is right, reads of unknown taxa included: logistic regressions.
+    """How often a clade that has a probability is right, reads of unknown taxa included: logistic regressions."""
 
-    Attributes:
-        weights: (ranks, 4) of the clade's log-odds, of the two likenesses to the nearest taxon, and of 1; None:
-            confidences are the probabilities.
-    """
-
+    # (ranks, 4) of the clade's log-odds, of the two likenesses to the nearest taxon, and of 1; None: confidences are
+    # the probabilities.
     weights: Float[np.ndarray, "ranks 4"] | None = None
 
     def of(
@@ -100,17 +97,11 @@ def _regression(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> list[float]
 
 @dataclass
 class Trust:
-    """What makes calls of the scores of a sample's sequences.
+    """What makes calls of the scores of a sample's sequences."""
 
-    Attributes:
-        weights: Of naive Bayes and of the network.
-        prior: What is expected of a sample.
-        confidence: How often a call is right.
-    """
-
-    weights: Float[np.ndarray, " two"]
-    prior: Prior = field(default_factory=Prior)
-    confidence: Confidence = field(default_factory=Confidence)
+    weights: Float[np.ndarray, " two"]  # of naive Bayes and of the network
+    prior: Prior = field(default_factory=Prior)  # what is expected of a sample
+    confidence: Confidence = field(default_factory=Confidence)  # how often a call is right
 
     def logits(self, these: Candidates, reads: PerSequence, taxa: int) -> Logits:
         """Of the sequences of one sample, in its context."""

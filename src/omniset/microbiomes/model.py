@@ -106,16 +106,11 @@ class TaxonNetwork(nn.Module):
     Args:
         alone: The network.
         likelihood: Naive Bayes.
-
-    Attributes:
-        weights: (2,) of the scores of naive Bayes and of the network's logits in their sum.
-        profiles: (profiles, taxa) of the habitat, from `profiles=` at fit; none: (0, taxa).
-        strand: How much each k-mer of `STRAND` bases speaks for the strand of the references.
     """
 
-    strand: Tensor
-    weights: Tensor
-    profiles: Tensor
+    strand: Tensor  # how much each k-mer of `STRAND` bases speaks for the strand of the references
+    weights: Tensor  # (2,) of the scores of naive Bayes and of the network's logits in their sum
+    profiles: Tensor  # (profiles, taxa) of the habitat, from `profiles=` at fit; none: (0, taxa)
 
     def __init__(self, alone: SequenceNetwork, likelihood: KmerLikelihood, profiles: int = 0) -> None:
         super().__init__()
@@ -166,19 +161,12 @@ MOST = 16.0  # log-odds
 
 @dataclass
 class Candidates:
-    """The taxa that each sequence may be of, by itself.
+    """The taxa that each sequence may be of, by itself."""
 
-    Attributes:
-        taxon: (sequences, candidates) numbers.
-        naive_bayes: Their scores by it.
-        network: Their logits by the network.
-        sizes: (sequences,) k-mers of each sequence.
-    """
-
-    taxon: Int[np.ndarray, "sequences candidates"]
-    naive_bayes: Float[np.ndarray, "sequences candidates"]
-    network: Float[np.ndarray, "sequences candidates"]
-    sizes: Float[np.ndarray, " sequences"]
+    taxon: Int[np.ndarray, "sequences candidates"]  # numbers
+    naive_bayes: Float[np.ndarray, "sequences candidates"]  # their scores by it
+    network: Float[np.ndarray, "sequences candidates"]  # their logits by the network
+    sizes: Float[np.ndarray, " sequences"]  # k-mers of each sequence
 
     def __len__(self) -> int:
         return len(self.taxon)

@@ -38,16 +38,11 @@ class KmerLikelihood(nn.Module):
     Args:
         taxa: How many.
         entries: Pairs of a taxon and a k-mer that it has.
-
-    Attributes:
-        starts: (taxa + 1,) where the entries of each taxon start.
-        kmers: (entries,) the k-mer of each.
-        counts: (entries,) c_tw.
     """
 
-    starts: Tensor
-    kmers: Tensor
-    counts: Tensor
+    starts: Tensor  # (taxa + 1,) where the entries of each taxon start
+    kmers: Tensor  # (entries,) the k-mer of each
+    counts: Tensor  # (entries,) c_tw
 
     def __init__(self, taxa: int, entries: int) -> None:
         super().__init__()

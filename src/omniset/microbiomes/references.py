@@ -44,15 +44,10 @@ NOISE = (0.5, 0.8)  # replicates differ from their profile by so much of each ab
 
 @dataclass
 class Members:
-    """Which references each taxon has. A reference is a sequence and a taxon: one sequence may be several references.
+    """Which references each taxon has. A reference is a sequence and a taxon: a sequence may be several of them."""
 
-    Attributes:
-        reference: Numbers of references, taxon after taxon.
-        starts: (taxa + 1,) where those of each taxon start.
-    """
-
-    reference: Int[np.ndarray, " references"]
-    starts: Int[np.ndarray, " taxa_and_end"]
+    reference: Int[np.ndarray, " references"]  # numbers of references, taxon after taxon
+    starts: Int[np.ndarray, " taxa_and_end"]  # where those of each taxon start
 
     @classmethod
     def of(cls, reference: Int[np.ndarray, " references"], taxon: Int[np.ndarray, " references"], taxa: int) -> Members:

@@ -24,23 +24,14 @@ BASES = np.frombuffer(b"ACGT", dtype=np.uint8)
 
 @dataclass
 class Microbiome:
-    """What is written.
+    """What is written."""
 
-    Attributes:
-        references: With primers of the region 515F-806R around it, by name.
-        lineages: Of the references.
-        sequences: Of the samples, without primers, by name; near references, not among them.
-        truth: Their lineages.
-        samples: Reads of each.
-        reads: Of one more sample, each by itself.
-    """
-
-    references: dict[str, str]
-    lineages: dict[str, Lineage]
-    sequences: dict[str, str]
-    truth: dict[str, Lineage]
-    samples: Samples
-    reads: list[str]
+    references: dict[str, str]  # with primers of the region 515F-806R around it, by name
+    lineages: dict[str, Lineage]  # of the references
+    sequences: dict[str, str]  # of the samples, without primers, by name; near references, not among them
+    truth: dict[str, Lineage]  # their lineages
+    samples: Samples  # reads of each
+    reads: list[str]  # of one more sample, each by itself
 
 
 def simulate(samples: int = 12, seed: int = 0) -> Microbiome:

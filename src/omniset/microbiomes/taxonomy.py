@@ -499,17 +499,11 @@ def joined(lineage: Lineage) -> str:
 
 @dataclass
 class Taxa:
-    """The taxa that a model knows, with their clades.
+    """The taxa that a model knows, with their clades."""
 
-    Attributes:
-        lineages: Of each taxon, down to its rank, or less deep if it ends above.
-        ranks: Names of the ranks.
-        clade: (ranks, taxa) number of the taxon's clade at each rank.
-    """
-
-    lineages: list[Lineage]
-    ranks: Sequence[str]
-    clade: Int[np.ndarray, "ranks taxa"]
+    lineages: list[Lineage]  # of each taxon, down to its rank, or less deep if it ends above
+    ranks: Sequence[str]  # names of the ranks
+    clade: Int[np.ndarray, "ranks taxa"]  # number of the taxon's clade at each rank
 
     @classmethod
     def of(cls, lineages: Sequence[Lineage], ranks: Sequence[str] = RANKS) -> Taxa:

@@ -35,18 +35,12 @@ Weights = Mapping[str, Mapping[str, float]]  # by relation and part
 
 @dataclass
 class Fold:
-    """What parts say of pairs of regions that they have not seen.
+    """What parts say of pairs of regions that they have not seen."""
 
-    Attributes:
-        regions: The names of both regions of each pair.
-        columns: What each part predicts.
-        values: What is true.
-        near: Are both regions, or their mirror images, close to regions that were learned from?
-    """
-
-    regions: Shaped[np.ndarray, "pairs 2"]
-    columns: Float[np.ndarray, "pairs parts"]
-    values: Float[np.ndarray, " pairs"]
+    regions: Shaped[np.ndarray, "pairs 2"]  # the names of both regions of each pair
+    columns: Float[np.ndarray, "pairs parts"]  # what each part predicts
+    values: Float[np.ndarray, " pairs"]  # what is true
+    # Are both regions, or their mirror images, close to regions that were learned from?
     near: Bool[np.ndarray, " pairs"]
 
 

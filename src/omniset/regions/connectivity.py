@@ -62,19 +62,13 @@ HDF5 = b"\x89HDF\r\n\x1a\n"
 
 @dataclass
 class Beside:
-    """An array beside the numbers that may hold the names of the regions.
+    """An array beside the numbers that may hold the names of the regions."""
 
-    Attributes:
-        key: What the file calls it.
-        shape: None: not known.
-        texts: What it says; None: it is not read, since that would run code of the file, or nobody knows how to.
-        numbers: They were numbers.
-    """
-
-    key: str
-    shape: tuple[int, ...] | None
+    key: str  # what the file calls it
+    shape: tuple[int, ...] | None  # None: not known
+    # What it says; None: it is not read, since that would run code of the file, or nobody knows how to.
     texts: list[str] | None
-    numbers: bool = False
+    numbers: bool = False  # they were numbers
 
     @property
     def rank(self) -> int:
@@ -89,18 +83,14 @@ class Beside:
 
 @dataclass
 class Grid:
-    """Numbers, and the names of their rows and columns where there are some.
-
-    Attributes:
-        beside: What the file holds beside the numbers; keys that say names come first.
-        notes: What was decided in reading.
-    """
+    """Numbers, and the names of their rows and columns where there are some."""
 
     values: np.ndarray
     rows: list[str] | None = None
     columns: list[str] | None = None
+    # What the file holds beside the numbers; keys that say names come first.
     beside: list[Beside] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # what was decided in reading
 
 
 @dataclass
@@ -114,17 +104,12 @@ class Edges:
 
 @dataclass
 class Connectivity:
-    """Connectivity of pairs of regions.
+    """Connectivity of pairs of regions."""
 
-    Attributes:
-        names: Of the regions, each once; None: the source has none, its regions are known by their order alone.
-        matrix: NaN on the diagonal and for pairs that are not known.
-        notes: What was decided, a sentence each.
-    """
-
+    # Of the regions, each once; None: the source has none, its regions are known by their order alone.
     names: list[str] | None
-    matrix: Float[np.ndarray, "regions regions"]
-    notes: list[str] = field(default_factory=list)
+    matrix: Float[np.ndarray, "regions regions"]  # NaN on the diagonal and for pairs that are not known
+    notes: list[str] = field(default_factory=list)  # what was decided, a sentence each
 
 
 def read_connectivity(

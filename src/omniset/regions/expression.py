@@ -48,15 +48,10 @@ SURE = 0.25  # difference in share from which on one side of a table is that of 
 
 @dataclass
 class Expression:
-    """Expression of genes in regions.
+    """Expression of genes in regions."""
 
-    Attributes:
-        frame: float64, index: names of regions, columns: names of genes, each once. NaN: not measured.
-        notes: What was decided, a sentence each.
-    """
-
-    frame: pd.DataFrame
-    notes: list[str] = field(default_factory=list)
+    frame: pd.DataFrame  # float64, index: names of regions, columns: names of genes, each once. NaN: not measured.
+    notes: list[str] = field(default_factory=list)  # what was decided, a sentence each
 
 
 def read_expression(

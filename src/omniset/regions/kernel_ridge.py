@@ -39,18 +39,12 @@ class GaussianKernel:
 
     d is the difference of (|x|, y, z): the hemispheres are nearly mirror images. The constant has the level of a
     region's connectivity learned at little penalty, as an intercept does.
-
-    Attributes:
-        rate: Of genes; None: only places.
-        widths: Of each axis, in mm; None: only genes.
-        side: How much two sides take from the likeness of places.
-        weight: Of genes in the sum, that of places is 1 - weight; None: the product.
     """
 
-    rate: float | None = None
-    widths: tuple[float, float, float] | None = None
-    side: float = 0.0
-    weight: float | None = None
+    rate: float | None = None  # of genes; None: only places
+    widths: tuple[float, float, float] | None = None  # of each axis, in mm; None: only genes
+    side: float = 0.0  # how much two sides take from the likeness of places
+    weight: float | None = None  # of genes in the sum, that of places is 1 - weight; None: the product
 
     def __call__(self, compared: Compared) -> Float[np.ndarray, "left right"]:
         kernels = []
@@ -163,17 +157,12 @@ def filled(target: Square, smoother: Square) -> Square:
 
 @dataclass(frozen=True)
 class Fold:
-    """Regions to learn from, and others whose pairs are to be predicted; with and without what `Geometry` says.
-
-    Attributes:
-        targets: Y, and what the trunk leaves of it.
-        trunks: What is added to the prediction of either.
-    """
+    """Regions to learn from, and others whose pairs are to be predicted; with and without what `Geometry` says."""
 
     learn: Compared
     check: Compared
-    targets: tuple[Square, ...]
-    trunks: tuple[PairValues, ...]
+    targets: tuple[Square, ...]  # Y, and what the trunk leaves of it
+    trunks: tuple[PairValues, ...]  # what is added to the prediction of either
     pairs: Pairs
     values: PairValues
 

@@ -208,19 +208,12 @@ def _fitted(
 
 @dataclass
 class NullResult:
-    """A score beside that of nulls.
+    """A score beside that of nulls."""
 
-    Attributes:
-        what: Of WHAT.
-        kind: Of the nulls.
-        observed: Mean of Pearson's r over folds.
-        nulls: Of each surrogate.
-    """
-
-    what: str
-    kind: str
-    observed: float
-    nulls: Float[np.ndarray, " nulls"]
+    what: str  # of WHAT
+    kind: str  # of the nulls
+    observed: float  # mean of Pearson's r over folds
+    nulls: Float[np.ndarray, " nulls"]  # of each surrogate
 
     @property
     def p(self) -> float:

@@ -30,16 +30,11 @@ OUTSIDE = 0.25  # share of genes
 
 @dataclass(frozen=True)
 class Scaling:
-    """(x - mean) / standard deviation by columns, 0 where x is NaN.
+    """(x - mean) / standard deviation by columns, 0 where x is NaN."""
 
-    Attributes:
-        mean: Of what is not NaN.
-        deviation: Likewise, over n.
-        varies: Columns that have different values. Others say nothing and become 0 everywhere, also in other rows.
-    """
-
-    mean: Float[np.ndarray, " columns"]
-    deviation: Float[np.ndarray, " columns"]
+    mean: Float[np.ndarray, " columns"]  # of what is not NaN
+    deviation: Float[np.ndarray, " columns"]  # likewise, over n
+    # Columns that have different values. Others say nothing and become 0 everywhere, also in other rows.
     varies: Bool[np.ndarray, " columns"]
 
     @classmethod

@@ -161,16 +161,11 @@ class Keys:
 
     Components are divided by the root of their mean sum of squares over the training regions, so that together they
     have the variance 1; places by 30 mm; the side is x / 20 mm, within -0.5 and 0.5.
-
-    Attributes:
-        components: None: expression is not looked at.
-        size: Of the components.
-        places: Are places looked at?
     """
 
-    components: Components | None
-    size: float
-    places: bool
+    components: Components | None  # None: expression is not looked at
+    size: float  # of the components
+    places: bool  # are places looked at?
 
     FIELDS: ClassVar[Fields] = {"components": Components, "size": None, "places": None}
 

@@ -28,19 +28,12 @@ ANNOTATION = ";tax="  # usearch's and vsearch's, behind the name
 
 @dataclass
 class Record:
-    """A sequence of a file.
+    """A sequence of a file."""
 
-    Attributes:
-        name: The first word of its header, up to ";tax=".
-        bases: In capitals, T for U, without gaps; "": a read of which trimming left nothing.
-        row: Of its header in the file.
-        header: Without its first character.
-    """
-
-    name: str
-    bases: str
-    row: int
-    header: str
+    name: str  # the first word of its header, up to ";tax="
+    bases: str  # in capitals, T for U, without gaps; "": a read of which trimming left nothing
+    row: int  # of its header in the file
+    header: str  # without its first character
 
 
 def name_of(header: str) -> str:
@@ -189,15 +182,10 @@ def joined(texts: Sequence[str]) -> tuple[UInt8[np.ndarray, " letters"], Int[np.
 
 @dataclass
 class Kmers:
-    """The k-mers of some sequences, one after the other.
+    """The k-mers of some sequences, one after the other."""
 
-    Attributes:
-        numbers: Below 4^k: the bases as digits, A C G T = 0 1 2 3, the first one the highest.
-        starts: (sequences,) where those of each start.
-    """
-
-    numbers: Int[Tensor, " kmers"]
-    starts: Int[Tensor, " sequences"]
+    numbers: Int[Tensor, " kmers"]  # below 4^k: the bases as digits, A C G T = 0 1 2 3, the first one the highest
+    starts: Int[Tensor, " sequences"]  # where those of each start
 
     @property
     def sizes(self) -> Int[Tensor, " sequences"]:

@@ -80,17 +80,11 @@ def unpacked(name: str) -> str:
 
 @dataclass
 class Chunk(Block):
-    """Some rows of a file.
+    """Some rows of a file."""
 
-    Attributes:
-        file: Where they are from.
-        first: Number of the first one, from 0, the header not counted.
-        columns: By name: text as it is in the file, or Parquet's values, categories written out.
-    """
-
-    file: Origin
-    first: int
-    columns: dict[str, pa.Array]
+    file: Origin  # where they are from
+    first: int  # number of the first one, from 0, the header not counted
+    columns: dict[str, pa.Array]  # by name: text as it is in the file, or Parquet's values, categories written out
 
     remedy = ", or left out with --ignore"
 

@@ -66,19 +66,12 @@ class Matrix(ABC):
 
 @dataclass
 class Opened:
-    """What matrices are read from.
+    """What matrices are read from."""
 
-    Attributes:
-        name: Its path as it was given, or "AnnData".
-        origin: What `open_source` opens it by.
-        root: Of a file or a store.
-        close: Closes the file, if we opened one.
-    """
-
-    name: str
-    origin: Any = None
-    root: Any = None
-    close: Callable[[], None] = lambda: None
+    name: str  # its path as it was given, or "AnnData"
+    origin: Any = None  # what `open_source` opens it by
+    root: Any = None  # of a file or a store
+    close: Callable[[], None] = lambda: None  # closes the file, if we opened one
 
 
 class Source:

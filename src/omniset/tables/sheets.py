@@ -100,25 +100,15 @@ def texts_of(values: pa.Array) -> list[str]:
 
 @dataclass
 class Sheet:
-    """A table whose beginning was looked at.
+    """A table whose beginning was looked at."""
 
-    Attributes:
-        file: To read it from; a TableFile where it is Parquet.
-        separator: Between fields; None: spaces.
-        columns: Names in the header, as they stand, without a leading #.
-        header: Number of the header's line (-1 is the first); rows below it are data.
-        rows: The first rows, at most `PEEK`.
-        shifted: The header lacks a name for the first column, as R writes row names.
-        marked: The header began with #.
-    """
-
-    file: TextFile
-    separator: str | None
-    columns: list[str]
-    header: int = -1
-    rows: list[list[str]] = field(default_factory=list)
-    shifted: bool = False
-    marked: bool = False
+    file: TextFile  # to read it from; a TableFile where it is Parquet
+    separator: str | None  # between fields; None: spaces
+    columns: list[str]  # names in the header, as they stand, without a leading #
+    header: int = -1  # number of the header's line (-1 is the first); rows below it are data
+    rows: list[list[str]] = field(default_factory=list)  # the first rows, at most `PEEK`
+    shifted: bool = False  # the header lacks a name for the first column, as R writes row names
+    marked: bool = False  # the header began with #
 
     @property
     def keys(self) -> list[str]:

@@ -48,22 +48,18 @@ class Batches:
     """The batches of an epoch that one of `world` processes computes on, as often as they are asked for.
 
     All processes take the same number of steps.
-
-    Attributes:
-        make: Makes a batch of keys; of no keys a batch of nothing.
-        whole: Leave out a last batch of fewer items.
-        turns: Of all batches every world-th, so that `world` of them make a step; else of each batch every world-th
-            item, none where there are too few, so that all processes compute on the batches of one process alone.
-        again: In turns, take the first ones again where the last round lacks some; else it may lack batches.
     """
 
     sampler: EpochSampler
     batch_size: int
-    make: Callable[[list[Key]], Any]
+    make: Callable[[list[Key]], Any]  # makes a batch of keys; of no keys a batch of nothing
     rank: int = 0
     world: int = 1
-    whole: bool = False
+    whole: bool = False  # leave out a last batch of fewer items
+    # Of all batches every world-th, so that `world` of them make a step; else of each batch every world-th item, none
+    # where there are too few, so that all processes compute on the batches of one process alone.
     turns: bool = False
+    # In turns, take the first ones again where the last round lacks some; else it may lack batches.
     again: bool = False
 
     def set_epoch(self, epoch: int) -> None:

@@ -27,24 +27,19 @@ Batch = tuple[list[Part], Tensor, Tensor]
 
 @dataclass
 class SetBatches:
-    """Makes a batch of some of the sets.
-
-    Attributes:
-        targets: A row per set, or, `of_elements`, per element of all sets.
-        max_elements: Entries that are computed on at a time. A larger batch comes in several parts, a larger set is
-            read shard by shard.
-        seed: In training, put the elements of each set that is read as a whole in an order that depends on this, the
-            epoch and the set: random elements in each shard. None: as they are.
-        weights: How much each set counts. None: all the same.
-    """
+    """Makes a batch of some of the sets."""
 
     sets: Sets
-    targets: Shaped[Tensor, "rows targets"]
+    targets: Shaped[Tensor, "rows targets"]  # a row per set, or, `of_elements`, per element of all sets
     of_elements: bool
+    # Entries that are computed on at a time. A larger batch comes in several parts, a larger set is read shard by
+    # shard.
     max_elements: int
     shard_size: int | None = None
+    # In training, put the elements of each set that is read as a whole in an order that depends on this, the epoch and
+    # the set: random elements in each shard. None: as they are.
     seed: int | None = None
-    weights: Float[Tensor, " sets"] | None = None
+    weights: Float[Tensor, " sets"] | None = None  # How much each set counts. None: all the same.
 
     def __call__(self, keys: list[Key], training: bool) -> Batch:
         if not keys:

@@ -25,27 +25,17 @@ Pair = tuple[pd.DataFrame, pd.DataFrame, Resampling]
 
 @dataclass(frozen=True)
 class Score:
-    """A number by which methods are compared.
+    """A number by which methods are compared."""
 
-    Attributes:
-        name: In tables and files; without a formula, the column of the rows whose mean it is.
-        text: In words.
-        larger: Larger is better.
-        share: It lies between 0 and 1.
-        formula: Of the rows of a method in a condition, and of draws of them. None: the mean over the rows that have a
-            value.
-        draws: At most so many resamples, for a formula that takes long.
-        within: The least and the largest value that it can have.
-        error: The standard error of a formula in each draw, of the rows of a method, or of two for their difference.
-    """
-
-    name: str
-    text: str
-    larger: bool = True
-    share: bool = False
+    name: str  # in tables and files; without a formula, the column of the rows whose mean it is
+    text: str  # in words
+    larger: bool = True  # larger is better
+    share: bool = False  # it lies between 0 and 1
+    # Of the rows of a method in a condition, and of draws of them. None: the mean over the rows that have a value.
     formula: Formula | None = None
-    draws: int | None = None
-    within: tuple[float, float] = (-math.inf, math.inf)
+    draws: int | None = None  # at most so many resamples, for a formula that takes long
+    within: tuple[float, float] = (-math.inf, math.inf)  # the least and the largest value that it can have
+    # The standard error of a formula in each draw, of the rows of a method, or of two for their difference.
     error: Callable[[pd.DataFrame, pd.DataFrame | None, Draws], Values] | None = None
 
     @property
@@ -110,44 +100,30 @@ class Gate:
 
 @dataclass(frozen=True)
 class Aim:
-    """A gate before it is measured: the bound that ours must pass.
-
-    Attributes:
-        against: A method; "best": the best baseline of the condition; None: the score itself.
-    """
+    """A gate before it is measured: the bound that ours must pass."""
 
     condition: str
     score: str
-    against: str | None = "best"
+    against: str | None = "best"  # a method; "best": the best baseline of the condition; None: the score itself
     bound: float = 0.0
     most: bool = False
 
 
 @dataclass
 class Comparison:
-    """Methods under conditions, scored on the same units.
+    """Methods under conditions, scored on the same units."""
 
-    Attributes:
-        rows: `condition`, `method`, the columns of units, the keys that pair rows of two methods, and the scores.
-        scores: The one that decides first.
-        unit: What new data are new in, in the singular, such as "clade".
-        units: Column of the rows that names it; several where a row has several.
-        keys: Columns that tell rows of one method and condition apart.
-        baselines: Methods that ours has to beat.
-        aims: Of the gates.
-        learned: The methods learned from the same units, each left out in its turn.
-    """
-
+    # `condition`, `method`, the columns of units, the keys that pair rows of two methods, and the scores.
     rows: pd.DataFrame
-    scores: Sequence[Score]
-    unit: str
-    units: str | tuple[str, ...]
-    keys: Sequence[str]
-    baselines: Sequence[str] = ()
-    aims: Sequence[Aim] = ()
+    scores: Sequence[Score]  # the one that decides first
+    unit: str  # what new data are new in, in the singular, such as "clade"
+    units: str | tuple[str, ...]  # column of the rows that names it; several where a row has several
+    keys: Sequence[str]  # columns that tell rows of one method and condition apart
+    baselines: Sequence[str] = ()  # methods that ours has to beat
+    aims: Sequence[Aim] = ()  # of the gates
     ours: str = OURS
     resamples: int = 1000
-    learned: bool = False
+    learned: bool = False  # the methods learned from the same units, each left out in its turn
     _intervals: dict[tuple[str, ...], Interval] = field(default_factory=dict, repr=False)
     _pairs: dict[tuple[str, str], Pair | None] = field(default_factory=dict, repr=False)
     _resamplings: dict[tuple[str, str], Resampling] = field(default_factory=dict, repr=False)

@@ -24,15 +24,10 @@ COLUMNS = ("target", "feature", "importance", "low", "high", "p", "threshold", "
 
 @dataclass
 class Tested:
-    """Sums over units, each beside the largest of all columns that chance gives.
+    """Sums over units, each beside the largest of all columns that chance gives."""
 
-    Attributes:
-        p: Of each column, adjusted for the number of columns.
-        threshold: The sum that a column has to exceed for p < 0.05; NaN where none is enough: of too few units, or of
-            zeros.
-    """
-
-    p: Float64[np.ndarray, " columns"]
+    p: Float64[np.ndarray, " columns"]  # of each column, adjusted for the number of columns
+    # The sum that a column has to exceed for p < 0.05; NaN where none is enough: of too few units, or of zeros.
     threshold: Float64[np.ndarray, " columns"]
 
 

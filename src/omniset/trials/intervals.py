@@ -29,18 +29,13 @@ Values = Float[np.ndarray, " draws"]
 
 @dataclass(frozen=True)
 class Interval:
-    """A score and its 95 % interval; the ends are NaN where there are fewer than two units.
-
-    Attributes:
-        units: From which it was estimated.
-        how: "bootstrap", "t", "Wilson", or "none".
-    """
+    """A score and its 95 % interval; the ends are NaN where there are fewer than two units."""
 
     value: float
     low: float = np.nan
     high: float = np.nan
-    units: int = 0
-    how: str = "none"
+    units: int = 0  # from which it was estimated
+    how: str = "none"  # "bootstrap", "t", "Wilson", or "none"
 
     @property
     def few(self) -> bool:

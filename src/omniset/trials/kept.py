@@ -18,17 +18,11 @@ from omniset.runs.folders import only_training
 
 @dataclass
 class Done:
-    """What one unit, such as a method on the split of a seed, has given.
+    """What one unit, such as a method on the split of a seed, has given."""
 
-    Attributes:
-        facts: What JSON can hold, NaN included.
-        rows: A table of scores.
-        arrays: By name.
-    """
-
-    facts: dict[str, Any] = field(default_factory=dict)
-    rows: pd.DataFrame | None = None
-    arrays: dict[str, np.ndarray] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)  # what JSON can hold, NaN included
+    rows: pd.DataFrame | None = None  # a table of scores
+    arrays: dict[str, np.ndarray] = field(default_factory=dict)  # by name
 
 
 class Kept:

@@ -195,26 +195,16 @@ Formula = Callable[[Outcome, Weights], Values]
 
 @dataclass(frozen=True)
 class Measure:
-    """A metric: how it is computed, and how it is read.
+    """A metric: how it is computed, and how it is read."""
 
-    Attributes:
-        formula: Of an outcome and the weights of its rows in each draw; NaN where it is not defined.
-        text: What it is.
-        larger: Larger is better.
-        share: It lies between 0 and 1.
-        ranks: Every draw is ranked anew.
-        pairs: In every draw each row is compared with each other.
-        within: The least and the largest value.
-        error: Its standard error in each draw; of two outcomes that of their difference.
-    """
-
-    formula: Formula
-    text: str
-    larger: bool = True
-    share: bool = False
-    ranks: bool = False
-    pairs: bool = False
-    within: tuple[float, float] = (-np.inf, np.inf)
+    formula: Formula  # of an outcome and the weights of its rows in each draw; NaN where it is not defined
+    text: str  # what it is
+    larger: bool = True  # larger is better
+    share: bool = False  # it lies between 0 and 1
+    ranks: bool = False  # every draw is ranked anew
+    pairs: bool = False  # in every draw each row is compared with each other
+    within: tuple[float, float] = (-np.inf, np.inf)  # the least and the largest value
+    # Its standard error in each draw; of two outcomes that of their difference.
     error: Callable[[Outcome, Outcome | None, Draws], Values] | None = None
 
     def of(self, outcome: Outcome, draws: Draws) -> Values:

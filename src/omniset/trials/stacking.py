@@ -144,17 +144,11 @@ class Contest:
 
 @dataclass(frozen=True)
 class Stack:
-    """A mixture of parts, or the best of them.
+    """A mixture of parts, or the best of them."""
 
-    Attributes:
-        weights: Of each part, not negative, with sum 1.
-        powers: a of each.
-        contest: None where there are not two folds.
-    """
-
-    weights: Weights
-    powers: Weights
-    contest: Contest | None = field(default=None, compare=False)
+    weights: Weights  # of each part, not negative, with sum 1
+    powers: Weights  # a of each
+    contest: Contest | None = field(default=None, compare=False)  # None where there are not two folds
 
     @classmethod
     def learned(
