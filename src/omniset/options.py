@@ -31,24 +31,18 @@ C = TypeVar("C", bound=type)
 
 @dataclass(frozen=True)
 class Option:
-    """What is known of an option beside its name, type and default.
+    """What is known of an option beside its name, type and default."""
 
-    Attributes:
-        sentence: What it does. `None`, `True` and `False` are shown at the shell as null, true and false.
-        group: Of the command line's help.
-        least, above, most, below: Bounds; of a sequence, for each of its members.
-        choices: Gives the values that there are, where they are not in the type: asked when a value is checked.
-        changes_fit: Whether another value makes another model, so that a checkpoint cannot be resumed with it.
-    """
-
-    sentence: str
-    group: Group
+    sentence: str  # What it does. `None`, `True` and `False` are shown at the shell as null, true and false.
+    group: Group  # of the command line's help
+    # Bounds; of a sequence, for each of its members.
     least: int | float | None
     above: int | float | None
     most: int | float | None
     below: int | float | None
+    # Gives the values that there are, where they are not in the type: asked when a value is checked.
     choices: Callable[[], Iterable[str]] | None
-    changes_fit: bool
+    changes_fit: bool  # whether another value makes another model, so that a checkpoint cannot be resumed with it
 
     def bounds(self) -> str:
         """The bounds in words; "" without any.

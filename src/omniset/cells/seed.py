@@ -43,30 +43,21 @@ SENTENCES = ("slots", "positives", "negatives")
 class SeedOptions:
     """What encoder_options may set.
 
-    Attributes:
-        slots, positives, negatives: Of a cell, see `sentence`.
-        shared: Genes that all cells of a batch share as tasks.
-        depth: Number of the transformer's layers.
-        num_heads: Of these.
-        token_dim: Width of vectors of genes that are learned. None: that of the transformer.
-        read_counts: Can tokens carry counts?
-        dataset_token: Are datasets told apart, where there are several?
-        depth_scalar: Does the decoder read a number that says how deeply the cell was sequenced?
-
     Raises:
         ValueError: A negative number of genes.
     """
 
+    # Of a cell, see `sentence`.
     slots: int = SLOTS
     positives: int = POSITIVES
     negatives: int = NEGATIVES
-    shared: int = SHARED
-    depth: int = 2
-    num_heads: int = 4
-    token_dim: int | None = None
-    read_counts: bool = True
-    dataset_token: bool = True
-    depth_scalar: bool = True
+    shared: int = SHARED  # genes that all cells of a batch share as tasks
+    depth: int = 2  # number of the transformer's layers
+    num_heads: int = 4  # of these
+    token_dim: int | None = None  # Width of vectors of genes that are learned. None: that of the transformer.
+    read_counts: bool = True  # can tokens carry counts?
+    dataset_token: bool = True  # are datasets told apart, where there are several?
+    depth_scalar: bool = True  # does the decoder read a number that says how deeply the cell was sequenced?
 
     def __post_init__(self) -> None:
         for name in (*SENTENCES, "shared"):

@@ -81,28 +81,22 @@ def check_precision(precision: float) -> None:
 
 @dataclass
 class Level:
-    """What validation says at one level of noise.
+    """What validation says at one level of noise."""
 
-    Attributes:
-        completeness, contamination: In percent.
-        added, removed: (GRID,) lower bound, of 90 % confidence, of the precision of the changes with at least this
-            probability of being right, as genomes tell that are complete enough themselves, see `_judged`.
-        off: The interval of a genome's size, of 95 %, is expected +- off u, u of `uncertain`; of genomes whose quality
-            is given.
-        off_estimated: The same of genomes whose quality is estimated from marker families.
-        novelty: Above it a genome is farther from the references than 95 % of the validation genomes.
-        ece: Expected calibration error.
-        bins: Number of (genome, family) pairs, mean probability and share present, by tenths of probability.
-    """
-
+    # In percent.
     completeness: float
     contamination: float
+    # (GRID,) lower bound, of 90 % confidence, of the precision of the changes with at least this probability of being
+    # right, as genomes tell that are complete enough themselves, see `_judged`.
     added: list[float | None]
     removed: list[float | None]
+    # The interval of a genome's size, of 95 %, is expected +- off u, u of `uncertain`; of genomes whose quality is
+    # given.
     off: float
-    off_estimated: float
-    novelty: float
-    ece: float
+    off_estimated: float  # the same of genomes whose quality is estimated from marker families
+    novelty: float  # above it a genome is farther from the references than 95 % of the validation genomes
+    ece: float  # expected calibration error
+    # Number of (genome, family) pairs, mean probability and share present, by tenths of probability.
     bins: list[tuple[int, float, float]]
 
     def size(self, log_odds: PerFamily, observed: Present, given: bool = True) -> tuple[float, float, float]:

@@ -75,16 +75,12 @@ class Node:
 
 @dataclass(frozen=True)
 class Module:
-    """What a module needs, step by step.
+    """What a module needs, step by step."""
 
-    Attributes:
-        name, title: "M00001" and what it does.
-        steps: All of them are needed.
-    """
-
+    # "M00001" and what it does.
     name: str
     title: str
-    steps: tuple[Node, ...]
+    steps: tuple[Node, ...]  # all of them are needed
 
     def families(self) -> Counter[str]:
         return Counter(family for step in self.steps for family in step.families())

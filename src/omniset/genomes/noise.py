@@ -56,14 +56,10 @@ class Observed:
 
 @dataclass
 class Recovery:
-    """What is known of a batch of genomes that are degraded to learn from, where they are incomplete themselves.
+    """What is known of a batch of genomes that are degraded to learn from, where they are incomplete themselves."""
 
-    Attributes:
-        itself: (B,) completeness of the genome, before it is degraded.
-        completeness, contamination: (B,) of what was observed of it, both of the organism: the truth, not as stated.
-    """
-
-    itself: Float[Tensor, " genomes"]
+    itself: Float[Tensor, " genomes"]  # (B,) completeness of the genome, before it is degraded
+    # (B,) of what was observed of it, both of the organism: the truth, not as stated.
     completeness: Float[Tensor, " genomes"]
     contamination: Float[Tensor, " genomes"]
 

@@ -83,21 +83,15 @@ class Genome:
 
 @dataclass
 class Notes:
-    """What a reader takes, and what it finds beside the genomes.
+    """What a reader takes, and what it finds beside the genomes."""
 
-    Attributes:
-        wanted: Kind of identifiers, None where all are.
-        known: Families of a model, as they are spelled there.
-        categories, descriptions, warnings: See GenomeFile.
-        tally: How often something was read tolerantly, by what it was.
-    """
-
-    wanted: str | None = None
-    known: Collection[str] = ()
+    wanted: str | None = None  # kind of identifiers, None where all are
+    known: Collection[str] = ()  # families of a model, as they are spelled there
+    # See GenomeFile.
     categories: dict[str, str] = field(default_factory=dict)
     descriptions: dict[str, str] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
-    tally: Counter[str] = field(default_factory=Counter)
+    tally: Counter[str] = field(default_factory=Counter)  # how often something was read tolerantly, by what it was
 
     def family(self, name: str) -> str:
         return name.strip() if name.strip() in self.known else normalise(name)

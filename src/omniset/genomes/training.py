@@ -228,22 +228,18 @@ def stated_quality(
 
 @dataclass
 class Genomes:
-    """Complete genomes to learn from.
+    """Complete genomes to learn from."""
 
-    Attributes:
-        counts: (genomes, families) of the vocabulary.
-        train, validation: Positions, no clade in both.
-        references: Positions, out of `train`, of the genomes kept to compare with.
-        itself: (genomes,) how complete each is itself. None: all are taken for complete.
-        single: Positions of genomes that are kept back although others of their clades are in `train`.
-    """
-
-    counts: sp.csr_array
+    counts: sp.csr_array  # (genomes, families) of the vocabulary
     clades: Clades
+    # Positions, no clade in both.
     train: Int[np.ndarray, " train"]
     validation: Int[np.ndarray, " validation"]
+    # Positions, out of `train`, of the genomes kept to compare with.
     references: Int[np.ndarray, " references"] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    # (genomes,) how complete each is itself. None: all are taken for complete.
     itself: Float[np.ndarray, " genomes"] | None = None
+    # Positions of genomes that are kept back although others of their clades are in `train`.
     single: Int[np.ndarray, " single"] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
     @cached_property

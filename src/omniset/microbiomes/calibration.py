@@ -149,22 +149,16 @@ def thinned(profiles: Profiles, rng: np.random.Generator) -> Float[np.ndarray, "
 
 @dataclass
 class KeptBack:
-    """Made-up samples of sequences that were kept back, each with its number.
+    """Made-up samples of sequences that were kept back, each with its number."""
 
-    Attributes:
-        candidates, taxon: Of the sequences.
-        weights: Of naive Bayes and the network.
-        taxa: How many there are.
-        profiles: Communities to draw from in turn; None: a new log-normal one each time.
-        seed: Each sample depends on it and on its number alone.
-    """
-
+    # Of the sequences.
     candidates: Candidates
     taxon: Int[np.ndarray, " sequences"]
-    weights: Float[np.ndarray, " two"]
-    taxa: int
+    weights: Float[np.ndarray, " two"]  # of naive Bayes and the network
+    taxa: int  # how many there are
+    # Communities to draw from in turn; None: a new log-normal one each time.
     profiles: Float[np.ndarray, "profiles taxa"] | None
-    seed: int
+    seed: int  # each sample depends on it and on its number alone
 
     @cached_property
     def logits(self) -> Logits:

@@ -63,18 +63,13 @@ class Members:
 
 @dataclass
 class References:
-    """Sequences of known taxa.
+    """Sequences of known taxa."""
 
-    Attributes:
-        texts: Distinct sequences.
-        sequence, taxon: (pairs,) which are of which; a sequence may be of several taxa.
-        taxa: How many there are.
-    """
-
-    texts: list[str]
+    texts: list[str]  # distinct sequences
+    # (pairs,) which are of which; a sequence may be of several taxa.
     sequence: Int[np.ndarray, " pairs"]
     taxon: Int[np.ndarray, " pairs"]
-    taxa: int
+    taxa: int  # how many there are
 
     def checksum(self) -> int:
         """Of all sequences and their taxa."""

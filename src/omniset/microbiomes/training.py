@@ -34,22 +34,15 @@ History = list[dict[str, Any]]
 
 @dataclass
 class Material:
-    """What is learned from, and how.
+    """What is learned from, and how."""
 
-    Attributes:
-        references: All of them.
-        chosen, validation: Pairs that are learned from, and pairs that are kept back.
-        options: Of the classifier.
-        folder: For checkpoints.
-        resume: Go on with those in the folder.
-    """
-
-    references: References
+    references: References  # all of them
+    # Pairs that are learned from, and pairs that are kept back.
     chosen: Int[np.ndarray, " chosen"]
     validation: Int[np.ndarray, " validation"]
-    options: ClassifierOptions
-    folder: Path | None
-    resume: bool
+    options: ClassifierOptions  # of the classifier
+    folder: Path | None  # for checkpoints
+    resume: bool  # go on with those in the folder
 
     def counted(self, pairs: Int[np.ndarray, " some"]) -> KmerLikelihood:
         """Naive Bayes of some pairs."""

@@ -51,23 +51,16 @@ CHECKSUM = 8  # bytes behind the last segment, where there is one
 
 @dataclass(frozen=True)
 class Channel:
-    """A parameter, as the standard calls it.
+    """A parameter, as the standard calls it."""
 
-    Attributes:
-        name: $PnN, such as "FITC-A".
-        feature: What it is called here: $PnS, such as "CD3", where there is one.
-        top: Largest value plus 1 of a whole number, $PnR.
-        decades, zero: Of a logarithmic amplifier, $PnE: the value is zero * 10^(decades * number / top).
-        gain: Of a linear one, $PnG: the value is number / gain.
-    """
-
-    name: str
-    feature: str
+    name: str  # $PnN, such as "FITC-A"
+    feature: str  # what it is called here: $PnS, such as "CD3", where there is one
     bits: int
-    top: int
+    top: int  # largest value plus 1 of a whole number, $PnR
+    # Of a logarithmic amplifier, $PnE: the value is zero * 10^(decades * number / top).
     decades: float
     zero: float
-    gain: float
+    gain: float  # of a linear one, $PnG: the value is number / gain
 
 
 class Events(FileRows):

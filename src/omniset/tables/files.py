@@ -124,16 +124,11 @@ class Chunk(Block):
 
 
 class Origin:
-    """Where sets or labels are from, and where in it an error is.
+    """Where sets or labels are from, and where in it an error is."""
 
-    Attributes:
-        path: A file or a folder.
-        columns: Names of columns that it has.
-        position, size: How much of it was read, for progress.
-    """
-
-    path: Path
-    columns: list[str]
+    path: Path  # a file or a folder
+    columns: list[str]  # names of columns that it has
+    # How much of it was read, for progress.
     position: int = 0
     size: int = 0
 

@@ -47,25 +47,18 @@ class Score:
 
 @dataclass(frozen=True)
 class Gate:
-    """A bound that a useful method keeps, and whether ours does.
+    """A bound that a useful method keeps, and whether ours does."""
 
-    Attributes:
-        gate: In words.
-        condition, score: What was measured.
-        opponent: The best baseline of that condition, or the method named; None: the score itself is bounded.
-        interval: Of the score, or of ours minus the opponent's.
-        most: The bound is an upper one.
-        best: The opponent is the best baseline.
-    """
-
-    gate: str
+    gate: str  # in words
+    # What was measured.
     condition: str
     score: str
+    # The best baseline of that condition, or the method named; None: the score itself is bounded.
     opponent: str | None
-    interval: Interval
+    interval: Interval  # of the score, or of ours minus the opponent's
     bound: float = 0.0
-    most: bool = False
-    best: bool = False
+    most: bool = False  # the bound is an upper one
+    best: bool = False  # the opponent is the best baseline
 
     @property
     def verdict(self) -> str:

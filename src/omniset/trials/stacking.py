@@ -123,18 +123,13 @@ class Numbers(Target):
 
 @dataclass(frozen=True)
 class Contest:
-    """The mixture beside its best part, on rows that had a say in neither.
+    """The mixture beside its best part, on rows that had a say in neither."""
 
-    Attributes:
-        alone, mixed: The mean loss of the best part, and of the mixture.
-        noise: The standard error of their difference.
-        weights: Of the mixture of each fold, learned on the others.
-    """
-
+    # The mean loss of the best part, and of the mixture.
     alone: float
     mixed: float
-    noise: float
-    weights: Mapping[int, Weights]
+    noise: float  # the standard error of their difference
+    weights: Mapping[int, Weights]  # of the mixture of each fold, learned on the others
 
     @property
     def below(self) -> bool:
