@@ -417,10 +417,8 @@ def opened(source: Any, **options: Any) -> Iterator[Cells]:
 def known_genes(
     cells: Cells, genes: list[str], aliases: Mapping[str, str] | None = None, lacking: str = "they count as not seen"
 ) -> Cells:
-    """The cells with a model's genes as columns. Warns where these are hardly the cells' genes.
-
-    Args:
-        lacking: What becomes of genes that are not there.
+    """The cells with a model's genes as columns. Warns where these are hardly the cells' genes. `lacking` says what
+    becomes of those that are not there.
 
     Raises:
         ValueError: None of the genes is known.

@@ -241,9 +241,7 @@ class CellEmbedder(EmbedderOptions, Estimator):
         self, cells: Cells, rows: Int[np.ndarray, " rows"], *, silent: bool = False
     ) -> tuple[Float[np.ndarray, "rows embedding_dim"], Bool[np.ndarray, " rows"]]:
         """Vectors of cells on the model's genes, read block by block, and which have no counts of these genes.
-
-        Args:
-            silent: Show no progress, since the caller does.
+        `silent`: the caller shows progress.
         """
         device = devices.find(self.device)
         network = self.network_.to(device).eval()

@@ -151,7 +151,6 @@ def negative_binomial_loss(
 
     Args:
         where: Cell and gene of every count that is not 0.
-        log_dispersion: log theta.
     """
     cell, gene = where
     # A cell without counts has mean 0, and nothing is learned from it: its logarithm must stay finite.
@@ -173,10 +172,6 @@ class Alignment(nn.Module):
     Harmony (Korsunsky et al., "Fast, sensitive and accurate integration of single-cell data with Harmony", 2019) moves
     cells by these distances; here the loss makes the *encoder* undo them, so that a vector stays a function of
     its cell. Clusters hold z's direction; sums run over the last steps.
-
-    Args:
-        latent: Width of z.
-        batches: Number of batches.
     """
 
     counts: Tensor
@@ -206,14 +201,7 @@ class Alignment(nn.Module):
 
 
 class CellModel(nn.Module):
-    """Encoder, decoder and alignment: what is trained and saved.
-
-    Args:
-        genes: Vocabulary size.
-        batches: Number of batches.
-        latent: Width of z.
-        dim: Width of the genes' tokens.
-    """
+    """Encoder, decoder and alignment: what is trained and saved."""
 
     def __init__(self, genes: int, batches: int, *, latent: int, dim: int) -> None:
         super().__init__()
@@ -300,10 +288,6 @@ class Completion(nn.Module):
 
     Measured values stay as they are, and so does a cell that has none above 0. With nothing learned, what is not
     measured is 0.
-
-    Args:
-        genes: Number of genes.
-        width: Of x.
     """
 
     middle: Tensor

@@ -469,9 +469,6 @@ def totals_of(cells: Cells, middle: PerGene) -> Float[np.ndarray, " cells"]:
     """Totals of cells as if all genes were measured: their own over the share of the measured genes in the mean cell.
 
     Else all genes that a source has measured would seem to be expressed more for those that it has not.
-
-    Args:
-        middle: The mean cell, log-normalised.
     """
     totals, mean = cells.library().astype(np.float64), np.expm1(middle)
     for source, measured in enumerate(cells.measured):

@@ -58,10 +58,8 @@ def draw(
     batch_key: str | None,
     seed: int,
 ) -> Drawn:
-    """At most `DRAWN` cells, with their vectors, batches and the first columns of obs that have few values.
-
-    Args:
-        codes: Batches. None: only vectors are asked for.
+    """At most `DRAWN` cells, with their vectors, batches and the first columns of obs that have few values. Without
+    codes of batches only vectors are asked for.
     """
     rows = sampled(len(cells), seed)
     z = embedder.embed_cells(cells, rows)

@@ -253,11 +253,7 @@ class SeedModel(nn.Module):
         return self.binary_decoder(torch.cat([self._encoded(genes), same], 2))[..., 0]
 
     def decode_all(self, z: Vectors, depth: float) -> Float[Tensor, "cells genes"]:
-        """log(1 + count) of all genes, as expected of no dataset in particular (its vector is 0).
-
-        Args:
-            depth: Mean log(1 + count) of expressed genes.
-        """
+        """log(1 + count) of all genes, as expected of no dataset in particular (its vector is 0)."""
         tasks = torch.arange(self.genes, device=z.device).expand(len(z), -1)
         dataset = z.new_zeros(len(z), self.dataset_embedder.out_features) if self.datasets else None
         return self.decode(z, tasks, z.new_full((len(z),), depth) if self.depth_scalar else None, dataset)
@@ -445,11 +441,7 @@ def sentences(
 
 
 class SeedModule(TrainingModule):
-    """The seed's loss, gradients clipped to a norm of 0.8.
-
-    Args:
-        shared: Genes that all cells of a batch share as tasks.
-    """
+    """The seed's loss, gradients clipped to a norm of 0.8."""
 
     network: SeedModel
     clip = CLIP

@@ -114,11 +114,7 @@ class Blocks:
 
 
 class CellBatches:
-    """Batches of (epoch, position) pairs. What is hidden depends on (seed, epoch, cells) alone.
-
-    Args:
-        batch: Number of the batch of each cell.
-    """
+    """Batches of (epoch, position) pairs. What is hidden depends on (seed, epoch, cells) alone."""
 
     def __init__(self, cells: Cells, batch: Codes, seed: int) -> None:
         self.cells, self.batch, self.seed = cells, batch, seed

@@ -50,10 +50,6 @@ def decoded(path: str | Path, data: bytes, most: int) -> str:
 def require_room(size: float, path: str | Path, remedy: str) -> None:
     """See that a file that is packed does not unpack to more than is held at once.
 
-    Args:
-        size: Bytes that it unpacks to.
-        remedy: How to give it unpacked.
-
     Raises:
         ValueError: It does; with the bound.
     """
@@ -69,11 +65,7 @@ def most_of(packed: int) -> int:
 
 
 class TooLongError(ValueError):
-    """A line, or rows that are read together, are too long.
-
-    Attributes:
-        line: Number of the line, from 0.
-    """
+    """A line, or rows that are read together, are too long."""
 
     def __init__(self, message: str, line: int) -> None:
         super().__init__(message)
@@ -81,12 +73,7 @@ class TooLongError(ValueError):
 
 
 class Lines(io.BufferedIOBase):
-    """Bytes of text, of which no line is too long, nor what is read from one call of `next_block` to the next.
-
-    Args:
-        file: Open, unpacked as it is read.
-        most: Bytes of a line.
-    """
+    """Bytes of text, of which no line is too long, nor what is read from one call of `next_block` to the next."""
 
     def __init__(self, file: Any, most: int = LINE) -> None:
         self._file, self._most = file, most

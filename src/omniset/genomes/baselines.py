@@ -25,9 +25,6 @@ class Method(nn.Module):
 
     A genome of which nothing was observed gets the prior: the log-odds of the prevalence in the training genomes.
 
-    Args:
-        noise: Shared by the methods of one completer.
-
     Attributes:
         trained: Whether there are weights to be learned; else `fit` is all.
     """
@@ -72,11 +69,7 @@ class AsIs(Method):
 
 
 class Prevalence(Method):
-    """The share of training genomes with the family, updated by the evidence (Bayes' rule) or not.
-
-    Args:
-        bayes: Add the evidence.
-    """
+    """The share of training genomes with the family, updated by the evidence (Bayes' rule) or not."""
 
     def __init__(self, noise: NoiseModel, bayes: bool) -> None:
         super().__init__(noise)

@@ -127,10 +127,8 @@ def calibrate(
     references: References | None = None,
 ) -> tuple[list[Level], list[Level]]:
     """Degrade the validation genomes at every level, and see: what is said as it stands, and what is said of genomes
-    whose rare families are known to be lost more often.
-
-    Args:
-        references: By which novelty is told. None: the method's.
+    whose rare families are known to be lost more often. Novelty is told by the references, those of the method by
+    default.
     """
     levels: list[Level] = []
     accessory: list[Level] = []

@@ -392,13 +392,10 @@ def mixture(kinds: Counter[str]) -> list[str]:
 
 
 def distinct(names: Sequence[str], known: Collection[str] = ()) -> tuple[list[str], list[str]]:
-    """Families of different columns (or rows), each of another name.
+    """Families of different columns (or rows), each of another name. Names that are `known` stay as they stand.
 
     Names of one family that differ in their version only are often columns that were renamed since they had the same
     name (PF00001 and PF00001.1): the second is kept apart, as it stands.
-
-    Args:
-        known: Names to keep as they stand.
 
     Returns:
         The families, and those that were kept apart.
@@ -429,9 +426,6 @@ def distinct(names: Sequence[str], known: Collection[str] = ()) -> tuple[list[st
 
 def odd_names(what: str, names: Collection[str]) -> Iterator[str]:
     """A sentence for each kind of such names.
-
-    Args:
-        what: "genomes" or "families".
 
     Example:
         >>> list(odd_names("genomes", ["A", "Total"]))

@@ -113,9 +113,6 @@ class Module:
 def parse(text: str, known: Mapping[str, Node] | None = None) -> tuple[Node, ...]:
     """The steps of a definition.
 
-    Args:
-        known: Modules that a name may stand for.
-
     Raises:
         ValueError: The text is not in the notation; the message says where.
     """

@@ -302,9 +302,6 @@ class EvidenceModel(Mixture):
     evidence counts once, a = 1, but for what `neighbours` learns of it and for `context`, whose two outputs are
     averaged where a family was not observed: one needs no evidence. There are two contexts, of which the mean is taken
     (Lakshminarayanan et al., "Simple and scalable predictive uncertainty estimation using deep ensembles", 2017).
-
-    Args:
-        families: Vocabulary size.
     """
 
     trained = True
@@ -377,9 +374,6 @@ class EvidenceModel(Mixture):
 class WithoutNetwork(Mixture):
     """A trained model without its context: neighbours, the likeliest and components, mixed anew. What the network adds
     is what the model does better.
-
-    Args:
-        model: Whose parts they are.
     """
 
     NAMES = PARTS[:-1]

@@ -164,9 +164,6 @@ class NoiseModel(nn.Module):
     Where completeness or contamination is not given it is estimated from marker families, those of at least 95 % of
     the training genomes, by least squares on simulated noise: the idea of CheckM (Parks et al., "CheckM: assessing the
     quality of microbial genomes recovered from isolates, single cells, and metagenomes", 2015).
-
-    Args:
-        families: V.
     """
 
     copies: Float[Tensor, "most families"]

@@ -43,10 +43,6 @@ class Compared:
 class References(nn.Module):
     """Training genomes to compare with.
 
-    Args:
-        number: How many are kept.
-        families: Vocabulary size.
-
     Attributes:
         presence: How probable each family is in each, in multiples of 1 / 255: 0 and 255 where they are complete.
         joined: How many of them, the last ones, are genomes that are completed together.

@@ -20,10 +20,6 @@ DROPOUT = 0.1
 class SeedModel(Method):
     """No evidence, no quality, everything through the pool: X = Embedding(family) + Linear(count); local = mean of X;
     SABs, post-norm; PMA, LN(S + MHA(S, X, X)); then Linear-ReLU-Linear on [pooled ; local].
-
-    Args:
-        families: Vocabulary size.
-        seeds: Of the pool.
     """
 
     trained = True
@@ -46,12 +42,7 @@ class SeedModel(Method):
 
 
 class FamilyTokens(nn.Module):
-    """The observed families of each genome as a set of vectors: Embedding(family) + Linear(count).
-
-    Args:
-        families: Vocabulary size V.
-        dim: Width d.
-    """
+    """The observed families of each genome as a set of vectors: Embedding(family) + Linear(count)."""
 
     def __init__(self, families: int, dim: int) -> None:
         super().__init__()

@@ -203,9 +203,6 @@ def drawn_quality(rng: np.random.Generator, itself: float = 1.0) -> tuple[float,
     """Completeness and contamination of a genome to learn from, in relation to the genome that is degraded; and both in
     relation to its organism, as the method reads them: the truth, an estimate, or NaN. One genome in five is complete,
     two of five are clean.
-
-    Args:
-        itself: Completeness of the genome, before it is degraded.
     """
     c = 1.0 if rng.random() < 0.2 else rng.uniform(*COMPLETENESS)
     q = 0.0 if rng.random() < 0.4 else rng.uniform(*CONTAMINATION)

@@ -45,14 +45,11 @@ class Probed(nn.Module):
 
 
 class Probe(nn.Module):
-    """What a block's averages pass through while it is explained.
+    """What a block's averages pass through while it is explained. `equal`: averages start at the mean of the values.
 
     In the first forward it notes what normalises the weights. With `start_shift` it changes the averages, with
     `start_scores` it weighs the elements, in the order in which they are reduced. Full self-attention finishes its
     queries a shard at a time, in the same order in every pass: `place` and `turn` say where it is.
-
-    Args:
-        equal: Whether averages start at the mean of the values.
 
     Attributes:
         alpha: Factors of the averages, from where they start, one after the other for all sets: (factors,).

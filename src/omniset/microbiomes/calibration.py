@@ -48,12 +48,7 @@ class Confidence:
     def of(
         self, odds: Float[np.ndarray, "sequences ranks"], likeness: Float[np.ndarray, "sequences 2"]
     ) -> Float[np.ndarray, "sequences ranks"]:
-        """Of no rank more than of the one above.
-
-        Args:
-            odds: Log-odds of the clades.
-            likeness: `Candidates.likeness`.
-        """
+        """Of no rank more than of the one above."""
         if self.weights is not None:
             odds = odds * self.weights[:, 0] + likeness @ self.weights[:, 1:3].T + self.weights[:, 3]
         return np.minimum.accumulate(1 / (1 + np.exp(-odds)), axis=1)
@@ -66,12 +61,7 @@ class Confidence:
         right: Float[np.ndarray, "cases ranks"],
         weight: Float[np.ndarray, " cases"],
     ) -> Confidence:
-        """From cases whose truth is known.
-
-        Args:
-            right: 1 where the clade is that of the truth, else 0.
-            weight: How much each case counts.
-        """
+        """From cases whose truth is known."""
         rows = []
         for of_rank, truth in zip(odds.T, right.T > 0, strict=True):
             if truth.all() or not truth.any():  # nothing to tell apart
@@ -279,11 +269,7 @@ def learn_trust(
 ) -> Trust:
     """On sequences that were kept back: the weights of naive Bayes and of the network, which are set in the network;
     how far to trust what is expected of a sample; and how sure to be of a call. Leaves naive Bayes with all references.
-
-    Args:
-        profiles: Of the habitat.
-        context: Whether the sample may have a say.
-        without_network: Naive Bayes alone.
+    `context`: may the sample have a say?
     """
     references, validation, seed = material.references, material.validation, material.options.seed
     everything = np.arange(len(references.sequence))

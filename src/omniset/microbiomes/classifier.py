@@ -375,12 +375,6 @@ def explained(
     """Take out members one at a time, and see by how much the log-odds of the call (natural logarithm) fall.
 
     The table's `attrs` have the call, its probability in the sample and alone, and whether it is clear by itself.
-
-    Args:
-        members: Of the sample, with their candidates.
-        features: Their names.
-        place: Of the member that is explained.
-        top: How many are taken out.
     """
     names = np.array(["; ".join(lineage) for lineage in taxa.lineages], dtype=object)
     taxon, logits = members.taxon, members.logits(trust.weights)

@@ -30,12 +30,7 @@ WEIGHTS = (0.3, 0.3)  # of naive Bayes and of the network, where too little is k
 
 
 class KmerProjection(nn.Module):
-    """Vectors of sequences: sum over k of table_k[k-mers].sum / sqrt(number of k-mers).
-
-    Args:
-        lengths: Of the k-mers; a table has 4^k rows.
-        width: Of the vectors.
-    """
+    """Vectors of sequences: sum over k of table_k[k-mers].sum / sqrt(number of k-mers)."""
 
     def __init__(self, lengths: Sequence[int], width: int) -> None:
         super().__init__()
@@ -57,16 +52,13 @@ class KmerProjection(nn.Module):
 
 
 class SequenceNetwork(nn.Module):
-    """Each sequence by itself: a scaled cosine between its vector and one of each taxon, in several members.
+    """Each sequence by itself: a scaled cosine between its vector and one of each taxon, in several members. The width
+    is divisible by the number of members.
 
     A member has its own part of the vectors, layer-normalised, and learns for itself; logits are the mean of the
     members', as in Lakshminarayanan et al., "Simple and scalable predictive uncertainty estimation using deep
     ensembles", 2017, but of logits in place of probabilities. The length of the taxa's vectors does not count, only
     their direction.
-
-    Args:
-        lengths: Of the k-mers.
-        width: Of the vectors; divisible by the number of members.
     """
 
     def __init__(self, lengths: Sequence[int], width: int, taxa: int, members: int = 1) -> None:
@@ -129,13 +121,7 @@ class TaxonNetwork(nn.Module):
     def candidates(
         self, inputs: list[Kmers], kmers: Kmers, table: KmerTable, directions: Float[Tensor, "rows width"]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The most probable taxa of sequences among those of a table: their numbers, and the two scores of each.
-
-        Args:
-            inputs: As the projection reads them.
-            kmers: Of `likelihood`'s length.
-            directions: Those of the table.
-        """
+        """The most probable taxa of sequences among those of a table: their numbers, and the two scores of each."""
         scores = table.scores(kmers)
         logits = self.alone.logits(self.alone.vectors(inputs), directions)[:, : scores.shape[1]]
         by_kmers, by_network = self.weights.to(scores.dtype)
@@ -266,9 +252,6 @@ def most_probable(
 
     A clade's probability is the sum over its candidates. So is that of all others, for what one clade leaves to 1 is
     lost in rounding where it is sure. Log-odds are within +-16.
-
-    Args:
-        taxon: Numbers of the candidates.
     """
     shares = softmax(logits, axis=1)
     best = np.take_along_axis(taxon, shares.argmax(1)[:, None], axis=1)

@@ -34,14 +34,10 @@ class KmerLikelihood(nn.Module):
     2018; unlike the latter, references count as they are and not scaled to length 1.
 
     Only the counts are kept; logarithms are computed for as many taxa at a time as `TABLE` has room for.
-
-    Args:
-        taxa: How many.
-        entries: Pairs of a taxon and a k-mer that it has.
     """
 
     starts: Tensor  # (taxa + 1,) where the entries of each taxon start
-    kmers: Tensor  # (entries,) the k-mer of each
+    kmers: Tensor  # (entries,) the k-mer of each, which its taxon has
     counts: Tensor  # (entries,) c_tw
 
     def __init__(self, taxa: int, entries: int) -> None:
@@ -58,12 +54,7 @@ class KmerLikelihood(nn.Module):
         taxon: Int[np.ndarray, " pairs"],
         taxa: int,
     ) -> KmerLikelihood:
-        """Counted in references.
-
-        Args:
-            texts: Sequences.
-            sequence, taxon: Which are of which.
-        """
+        """Counted in references."""
         order = np.argsort(taxon, kind="stable")
         ends = np.searchsorted(taxon[order], np.arange(taxa + 1))
         lengths = np.array([len(text) for text in texts], dtype=np.int64)

@@ -173,9 +173,6 @@ def extract(texts: Sequence[str], region: str) -> list[str | None]:
     The forward primer is looked for on the strand as given, the other behind it. Where a primer fits several times, the
     best place is taken, of equal ones the first. A base of the sequence that is ambiguous fits where the primer allows
     all that it may be.
-
-    Args:
-        region: As `primers_of`.
     """
     forward, reverse = primers_of(region)
     primers = forward, reverse_complement(reverse)
@@ -252,9 +249,6 @@ def strand_table(texts: Sequence[str], turned: Sequence[str], k: int = STRAND) -
 def readable(texts: Sequence[str], strand: Float[Tensor, " kmers"]) -> tuple[list[str], Bool[np.ndarray, " sequences"]]:
     """Sequences on the strand of the references, as their k-mers tell, with a warning of those that were turned; and
     which could be read, with a warning of the others.
-
-    Args:
-        strand: `strand_table` of the references.
     """
     usable = np.zeros(len(texts), dtype=bool)
     plain, turned = [*texts], 0

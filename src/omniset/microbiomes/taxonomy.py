@@ -216,9 +216,6 @@ def _of_header(file: TextFile, row: int, header: str) -> tuple[str, str]:
 def lineage_of(text: str, ranks: Sequence[str] | None = None) -> Lineage:
     """A taxon in its parts.
 
-    Args:
-        ranks: As `read_taxonomy`.
-
     Raises:
         ValueError: Prefixes of ranks that are not one below the other, or more names than ranks.
 
@@ -236,9 +233,6 @@ def lineage_of(text: str, ranks: Sequence[str] | None = None) -> Lineage:
 
 def lineages_of(taxonomy: Mapping[str, Any], ranks: Sequence[str] | None = None) -> Taxonomy:
     """Taxa by name, as text or as the names of their ranks.
-
-    Args:
-        ranks: As `read_taxonomy`.
 
     Raises:
         ValueError: As `lineage_of`, with the name; or something that is neither.

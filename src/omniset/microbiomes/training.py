@@ -75,9 +75,6 @@ class SequenceModule(TrainingModule):
 
     In training only, the log of each taxon's share of the references is added to the logits: many references do not
     make a taxon more likely in a sample (Menon et al., "Long-tail learning via logit adjustment", 2021).
-
-    Args:
-        shares: Of the taxa among the references.
     """
 
     network: SequenceNetwork

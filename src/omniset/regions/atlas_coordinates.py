@@ -186,9 +186,6 @@ def _check_sides(
 ) -> None:
     """See that x is from left to right of the midline, and turn it where it is from right to left.
 
-    Args:
-        sides: As names or a column tell them.
-
     Raises:
         ValueError: It is on one side for regions of both, or for all as in voxels; or places are those of others.
     """

@@ -76,9 +76,6 @@ def gene_importance(regions: Regions, attention: SetAttention, nulls: int, seed:
 def attended(method: Method, pair: Regions, known: Regions, top: int) -> pd.DataFrame:
     """Known regions that two regions read from, or genes that attend to genes. See `ConnectivityPredictor.explain`.
 
-    Args:
-        known: The regions of the fit, in any order.
-
     Raises:
         ValueError: A method without attention, or regions without the places that it needs.
     """

@@ -130,10 +130,6 @@ def filled(target: Square, smoother: Square) -> Square:
     For the symmetric H = K (K + l I)^-1, with eigenvalues below 1, there is one such Y. If the diagonal alone is not
     known, it is the solution d of (I - H o H) d = diag(H Y_0 H), with o by entries and Y_0 zero on the diagonal. Else
     the equations are solved by conjugate gradients, to 1e-6.
-
-    Args:
-        target: NaN where it is not known.
-        smoother: H.
     """
     unknown = np.isnan(target)
     whole = np.where(unknown, 0.0, target)
@@ -257,10 +253,8 @@ class KernelRidge(Method):
         return folds
 
     def _choose(self, folds: list[Fold], kernels: Sequence[GaussianKernel], over: Sequence[bool] | None = None) -> None:
-        """Take the best of some kernels, with its best penalty, if it is better than what is chosen.
-
-        Args:
-            over: Without and with the trunk; None: as is chosen.
+        """Take the best of some kernels, with its best penalty, if it is better than what is chosen. `over`: without
+        and with the trunk; None: as is chosen.
         """
         over = [self.over_trunk] if over is None else over
         for kernel in kernels:

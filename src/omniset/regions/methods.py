@@ -115,10 +115,7 @@ class Method(ABC):
         return {name: packed(getattr(self, name), kind) for name, kind in self.FIELDS.items()}
 
     def restore(self, state: dict[str, Any], train: Regions) -> Method:
-        """Become as when `state` was taken.
-
-        Args:
-            train: Those of the fit, in the order of their names.
+        """Become as when `state` was taken. `train`: those of the fit, in the order of their names.
 
         Raises:
             ValueError: A state of another method.
@@ -289,11 +286,6 @@ class PairFeatures:
     Of the first 10 principal components p of expression: |p_i - p_j|, p_i + p_j, and p_i p_j by entries. Of the places,
     in mm: the distance, the distance of (|x|, y, z), their sums and absolute differences, and whether both are on the
     same side (x of the same sign). Directed: also p_i, p_j and (|x|, y, z) of i and of j.
-
-    Args:
-        train: The training regions, whose components are used.
-        genes: Of expression.
-        place: Of coordinates.
     """
 
     FIELDS: ClassVar[Fields] = {"directed": None, "place": None, "components": Components}

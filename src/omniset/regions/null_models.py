@@ -243,10 +243,6 @@ class Statistic:
 
     Genes: the kernel 1 + exp(-rate |x_i - x_j|^2 / m), m the mean of |x_i - x_j|^2; genes and places: 1 + half of that
     exponential + half of that of places. Y' of the two-step ridge is 0 where it is not known, what the trunk says.
-
-    Args:
-        regions: With places and connectivity.
-        folds: Positions of each.
     """
 
     def __init__(self, regions: Regions, folds: Sequence[Int[np.ndarray, " _"]]) -> None:

@@ -55,10 +55,6 @@ class Scaling:
 class Components:
     """Principal components of the standardised expression of the training regions.
 
-    Args:
-        train: The training regions.
-        number: Of components, fewer where there are fewer.
-
     Attributes:
         axes: Orthonormal, by descending variance; of each, the entry farthest from 0 is positive.
         scaling: Of expression.

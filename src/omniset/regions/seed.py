@@ -378,10 +378,6 @@ class SeedMethod(Method):
     places are known, is watched: training stops after 10 epochs without progress there, and the weights of the best
     epoch are taken. An epoch has as many batches as the pairs need.
 
-    Args:
-        options: What the network is made with, and learns by.
-        vectors: (G, T) of the genes; None: learned.
-
     Attributes:
         network: Once fitted.
         history: A dict per epoch: the losses.

@@ -195,10 +195,6 @@ class SetAttention(Method):
     episode is a step of Adam: the regions, at most 200 of them drawn anew, are divided as `held_out` says; one of four
     folds is hidden, the trunk fitted without it, and the loss is the squared error of the pairs within it. There are
     60 episodes, and the learning rate falls linearly.
-
-    Args:
-        genes: Use expression.
-        device: Where to learn.
     """
 
     name = "attention"

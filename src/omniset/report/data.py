@@ -71,11 +71,7 @@ class DataSummary:
 
 
 def summarize(sets: Sets, labels: pd.DataFrame) -> DataSummary:
-    """What a report says of the data.
-
-    Args:
-        labels: A column per target, missing where there is none.
-    """
+    """What a report says of the data. Labels have a column per target."""
     total, spread = _multiplicities(sets)
     return DataSummary(
         sets=len(sets),

@@ -235,10 +235,7 @@ def intervals(
     xlabel: str,
 ) -> Figure:
     """A row each, the first on top: a dot with its interval, and a second value to compare with where there is one.
-
-    Args:
-        measured: Name, values, lower and upper ends.
-        beside: Name and values.
+    `measured`: name, values, lower and upper ends.
     """
     figure, axes = panel(height=1.3 + 0.2 * max(len(labels), 3))
     places = _down(axes, distinct(labels), fontsize=8)
@@ -398,10 +395,8 @@ def stacked(
 
 @styled
 def survival_curves(curves: Mapping[str, tuple[Steps, float]]) -> Figure:
-    """The share without the event by time, of several groups of sets.
-
-    Args:
-        curves: And the time until which each is known.
+    """The share without the event by time, of several groups of sets. Each curve comes with the time until which it is
+    known.
     """
     figure, axes = panel()
     for (name, (curve, end)), colour, dashes in zip(curves.items(), COLOURS, ("-", "--", "-."), strict=False):

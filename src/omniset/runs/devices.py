@@ -39,9 +39,6 @@ def find(device: str) -> torch.device:
 def threads_for(numbers: int, small: int = SMALL) -> Iterator[None]:
     """One thread where tensors hold at most so many numbers in all, else as many as before.
 
-    Args:
-        small: So many.
-
     More gain nothing there, and wait for each other at every step where other programs run beside.
     """
     before = torch.get_num_threads()

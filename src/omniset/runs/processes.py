@@ -132,9 +132,6 @@ def together(device: torch.device, devices: int, num_nodes: int, **of_ddp: Any) 
     """Fabric, launched: it knows the devices of these processes, and averages gradients over them.
 
     In Python, where nothing has started the other processes, it runs the script once more for each of them.
-
-    Args:
-        of_ddp: For PyTorch's DistributedDataParallel.
     """
     here, nodes = layout(devices, num_nodes)
     if here * nodes == 1 and device.type == "cpu":  # Fabric has nothing to do there, and takes seconds to import

@@ -57,9 +57,6 @@ def load_torch(path: Path, remedy: str, mapped: bool = False) -> Any:
 def plain(path: Path, tensor: Tensor, what: str) -> Tensor:
     """A tensor of a file, which NumPy can have: ordinary numbers, all of them in the file.
 
-    Args:
-        what: It is called, for the error.
-
     Raises:
         ValueError: Nested, sparse, quantised or without data; of another type of numbers; expanded, so that one number
             is many entries.

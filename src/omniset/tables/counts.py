@@ -347,9 +347,6 @@ def _bad(values: np.ndarray) -> np.ndarray:
 def check(counts: sp.csr_array, samples: Sequence[str], features: Sequence[str], what: str) -> None:
     """See that a table has counts alone, and a name of its own for each sample and feature.
 
-    Args:
-        what: For the error.
-
     Raises:
         ValueError: Naming the first that is wrong.
     """

@@ -66,9 +66,6 @@ class Channel:
 class Events(FileRows):
     """The events of a file, some channels of them, as the arcsinh of stains and the plain numbers of others.
 
-    Args:
-        path: The file.
-
     Attributes:
         channels: All of them; `take` chooses.
         mass: Whether a mass cytometer wrote the file.

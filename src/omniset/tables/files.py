@@ -150,9 +150,6 @@ class Origin:
 class TextFile(Origin):
     """A file of text, which may be compressed (.gz, .bz2, .xz) or within an artifact of QIIME 2 (.qza).
 
-    Args:
-        path: Its name may end in anything.
-
     Attributes:
         position: Bytes read so far.
         size: Bytes that there are.

@@ -29,12 +29,7 @@ REMEDY = "torch.save({gene: torch.as_tensor(v) for gene, v in table.items()}, pa
 
 @dataclass
 class GeneVectors:
-    """Vectors of genes.
-
-    Attributes:
-        names: Of the genes, each once.
-        vectors: float32, row i is gene `names[i]`.
-    """
+    """Vectors of genes."""
 
     names: list[str]
     vectors: Float[np.ndarray, "genes dim"]

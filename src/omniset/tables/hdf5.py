@@ -44,14 +44,12 @@ _verdicts: dict[tuple[str, int, int, bool], str | None] = {}
 
 
 def check_hdf5(path: str | Path, whole: bool = False) -> None:
-    """Refuse a file of HDF5 (also of MATLAB from v7.3 on) that cannot be opened in this process without harm.
+    """Refuse a file of HDF5 (also of MATLAB from v7.3 on) that cannot be opened in this process without harm. `whole`:
+    all of it is going to be read at once.
 
     What is looked at is bounded, whatever the size of the file: at most `OBJECTS` groups and datasets with attributes
     and types, and `VALUES` bytes of the smallest datasets. What is merely an error to h5py is left to the reader. In a
     process a file is looked at once, unless it changes.
-
-    Args:
-        whole: All of it is going to be read at once.
 
     Raises:
         ValueError: Looking at it crashes, never ends or takes all memory; a part that cannot be opened; a link that

@@ -314,9 +314,6 @@ def as_numbers(labels: LabelFile | None, values: pd.DataFrame, source: Origin) -
 def require_known(labels: LabelFile | None, values: pd.DataFrame, source: Origin, classes: dict[str, list]) -> None:
     """See that a model knows the labels.
 
-    Args:
-        classes: Those it knows, by target.
-
     Raises:
         ValueError: Another one.
     """

@@ -205,9 +205,6 @@ def open_source(source: Any, layer: str | None = None) -> Source:
 def needed(module: str, what: str = "reading cells") -> Any:
     """Import what few need.
 
-    Args:
-        what: Needs it, for the error.
-
     Raises:
         ImportError: Saying how to install it.
     """

@@ -170,11 +170,7 @@ class Sheet:
             yield row, [fields[i].strip() for i in places]
 
     def whole(self, blank: bool = False) -> Iterator[tuple[int, list[str]]]:
-        """As `records`: all fields, in the order of `titles`.
-
-        Args:
-            blank: Rows without any value are rows too.
-        """
+        """As `records`: all fields, in the order of `titles`. `blank`: rows without any value are rows too."""
         if isinstance(self.file, TableFile):
             yield from self.records(range(len(self.columns)))
             return

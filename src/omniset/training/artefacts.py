@@ -218,7 +218,6 @@ class Weights:
 
         Args:
             make: Builds it. It is called twice.
-            prefix: Of its tensors' names in the file.
 
         Raises:
             ValueError: Tensors that are missing, unknown or of another shape or type, by name.

@@ -58,10 +58,6 @@ def of_options(estimator: type) -> dict[str, Any]:
 def check(value: Any, schema: dict[str, Any], path: Path, where: str = "") -> None:
     """See that a value is as its schema has it.
 
-    Args:
-        path: Of the file that it is from.
-        where: In the file.
-
     Raises:
         ValueError: Naming the place, the value and the bound.
     """

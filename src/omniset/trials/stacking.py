@@ -61,11 +61,7 @@ class Target(ABC):
         return type(self)(self.y[rows])
 
     def power(self, part: Float[np.ndarray, "rows ..."], weights: RowWeights) -> float:
-        """How much surer a part is to be made: a.
-
-        Args:
-            weights: With the number of units as their sum.
-        """
+        """How much surer a part is to be made: a. The sum of the weights is the number of units."""
         return 1.0
 
     def told(self, parts: Parts) -> Float64[np.ndarray, "methods rows"]:
