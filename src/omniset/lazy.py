@@ -35,7 +35,6 @@ def lazily(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any]
     """A package's `__getattr__` and `__dir__`.
 
     Args:
-        package: Its name.
         homes: The module in it that has each name; "" where the name is that of a module itself.
     """
 

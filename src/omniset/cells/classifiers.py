@@ -80,15 +80,7 @@ class Linear(nn.Module):
 
 
 class Classifiers(nn.Module):
-    """The four methods, and what is needed to use them.
-
-    Args:
-        genes: Vocabulary size.
-        latent: Width of the cells' vectors.
-        types: Number of types.
-        cells: Number of reference cells, whose vectors and components are kept.
-        components: Number of principal components.
-    """
+    """The four methods, and what is needed to use them. Vectors and components of the reference cells are kept."""
 
     axes: Tensor
     middle: Tensor
@@ -116,9 +108,6 @@ class Classifiers(nn.Module):
         """From cells of at least two types.
 
         Args:
-            values: Log-normalised genes.
-            z: Vectors of the same cells.
-            y: Numbers of their types.
             types: How many there are; those that no cell here has are never predicted.
         """
         wide = min(COMPONENTS, len(values) - 1, values.shape[1] - 1)

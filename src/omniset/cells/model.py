@@ -51,8 +51,6 @@ class CellEncoder(nn.Module):
     """Counts of a cell to its vector z.
 
     Args:
-        genes: Vocabulary size.
-        latent: Width of z.
         dim: Width of the genes' tokens, which stay as `cells.training.start_from_axes` sets them.
     """
 
@@ -111,8 +109,6 @@ class CellDecoder(nn.Module):
     """z and batch to the share of each gene: softmax over the measured genes of W relu(LN(U [z; batch])) + b.
 
     Args:
-        genes: Vocabulary size.
-        latent: Width of z.
         batches: Number of batches. The decoder alone knows a cell's batch, so that z need not hold it.
     """
 

@@ -79,9 +79,7 @@ def write_vectors(
     """Vectors of cells.
 
     Args:
-        kind: What `kind_to_write` gave.
         whole: A file to be copied and added to; None: an .h5ad has obs and the vectors.
-        about: Of `uns["omniset"]`.
     """
     if whole is not None:
         copy_with(whole, out, z, about)

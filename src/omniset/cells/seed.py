@@ -128,10 +128,8 @@ class SeedModel(nn.Module):
 
     Args:
         vectors: Of the genes; kept as they are, and stored with the model. None: a table that is learned.
-        genes: Number of genes.
         datasets: Number of datasets; of one there is no dataset token.
         dim: Width of the transformer, divisible by num_heads; its FFNs are twice as wide.
-        output_dim: Width of z.
         dropout: Of the outputs of attention and FFN and within the dataset head, in training.
 
     Raises:
@@ -200,7 +198,6 @@ class SeedModel(nn.Module):
         """The transformer's input: (B, 1 + N, d), with a dataset token (B, 1 + N + 1, d).
 
         Args:
-            genes: (B, N) positions in the table of vectors.
             counts: (B, N) what the count encoder reads; None: nothing is added to the tokens.
             multiplicity: (B, N), 0 for padding, whose genes and counts may be anything. Default: 1.
         """
@@ -244,8 +241,6 @@ class SeedModel(nn.Module):
         """What each cell is expected to have of each gene, (B, T): log(1 + count), if trained on that.
 
         Args:
-            genes: (B, T) positions in the table of vectors.
-            depth: (B,) the depth scalar, of a model that reads it.
             dataset: (B, dataset_dim), of a model with a dataset token: a linear map of its output, or any such vector.
         """
         given = [z] + ([depth[:, None]] if depth is not None else []) + ([dataset] if dataset is not None else [])

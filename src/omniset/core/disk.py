@@ -77,7 +77,6 @@ class DiskRows:
 
     Args:
         width: Numbers in a row. None: the rows are single numbers, and slices (rows,).
-        folder: As Scratch.
     """
 
     def __init__(self, width: int | None, dtype: torch.dtype, folder: str | Path | None = None) -> None:

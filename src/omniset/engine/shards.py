@@ -36,11 +36,8 @@ class RecomputedShards:
     x_t[i] and d(x_t[i]) are as in `omniset.engine.exact`.
 
     Args:
-        stages: For computing shards.
         encoder: Of L layers: the last stage is L.
         source: The SetBatch that `parts` are cut from, if they are.
-        parts: The shards.
-        device: Where the stages compute.
         tokens: Number of class tokens that travel with the first shard: in a group of processes, that of the first one.
 
     Attributes:

@@ -319,7 +319,6 @@ class Modules:
     numbers, which are those of these modules in validation genomes.
 
     Args:
-        families: The vocabulary.
         asked: Probabilities, and what is true, of validation genomes. None: products stay as they are.
 
     Attributes:

@@ -495,8 +495,6 @@ class Suite(nn.Module):
     """Methods that are fitted on the same genomes, sharing one noise model and one set of reference genomes.
 
     Args:
-        families: Vocabulary size.
-        references: Number of reference genomes.
         names: Out of `MAKERS`; "evidence" before what is made of it.
         asked: Number of validation genomes of which it is kept what was said, see `calibration.asked`.
     """
@@ -529,7 +527,6 @@ class Suite(nn.Module):
 
         Args:
             options: Of the architecture; methods beside it are trained with TRAINING, on the same device.
-            epochs: Of the architecture, at most.
             instead: Epochs of each method that is trained, all of which are taken.
         """
         main, seed, rng = options.architecture, options.seed, np.random.default_rng(options.seed)

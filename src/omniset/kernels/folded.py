@@ -43,7 +43,6 @@ class Parts:
     this is made; `hold` says whether it is still so.
 
     Args:
-        block: A block with these parts.
         written_for: Its class that says what is done with them: not so if a subclass does something else.
 
     Attributes:

@@ -93,12 +93,7 @@ class SequenceNetwork(nn.Module):
 
 
 class TaxonNetwork(nn.Module):
-    """What a read is by itself: naive Bayes on its k-mers and a network of its sequence.
-
-    Args:
-        alone: The network.
-        likelihood: Naive Bayes.
-    """
+    """What a read is by itself: naive Bayes on its k-mers and a network of its sequence."""
 
     strand: Tensor  # how much each k-mer of `STRAND` bases speaks for the strand of the references
     weights: Tensor  # (2,) of the scores of naive Bayes and of the network's logits in their sum

@@ -109,10 +109,6 @@ def choose(
     """The region of the references that are of known taxa, each distinct pair of sequence and taxon once; the taxa; and
     what was decided, a sentence each. A clade above the rank in which most references end is a taxon that ends there.
 
-    Args:
-        lineages: A `Taxonomy`, or lineages with the usual ranks.
-        rank: One of its ranks.
-
     Raises:
         ValueError: The taxonomy has no such rank, there are no references or no taxa, no reference has a taxon or a
             name at the rank, the region is in none, or all that are long enough are of the same taxon.

@@ -125,9 +125,6 @@ def read_references(
         >seq1|18S_rRNA|Eukaryota|TSAR        PR2
         >Bacteria;Bacillota;Bacilli;         DADA2; sequences are called by their number
 
-    Args:
-        ranks: As `read_taxonomy`.
-
     Raises:
         OSError, ValueError: As `read_taxonomy` and `read_fasta`.
     """

@@ -106,7 +106,6 @@ class TwoStep:
     there, F of the training regions: see `filled`.
 
     Args:
-        spectrum: Of K.
         target: Y, about 0; NaN where it is not known. It need not be symmetric.
         penalty: l, positive, on the scale of K.
     """
@@ -183,7 +182,6 @@ class KernelRidge(Method):
     be a hundred times as many. Choices are made on 300 regions at most, drawn by the seed.
 
     Args:
-        genes: Use expression.
         chosen: Fitted: its choices are taken. None: they are made here.
 
     Attributes:

@@ -87,7 +87,6 @@ def spins(regions: Regions, number: int, seed: int) -> Spins:
 
     Args:
         regions: With places; without hemispheres these are one part.
-        number: Of spins.
         seed: The same seed gives the same spins; of fewer spins, the first of them.
 
     Raises:

@@ -61,8 +61,6 @@ class ExpressionTokens(nn.Module):
     vectors that are learned (its bias adds to u), and that is what `vectors=None` is.
 
     Args:
-        genes: Number of genes.
-        dim: Width of the tokens.
         vectors: Of the genes; kept as they are, and stored with the model. None: learned, N(0, 1) at the start.
     """
 
@@ -190,10 +188,8 @@ class CrossAttention(nn.Module):
     Args:
         genes: Number of genes: the columns of expression, in this order.
         dim: Width of the tokens, divisible by the heads.
-        depth: Number of layers.
         cls: "random" or "spatial".
         pooling: "mean", "attention" or "cls", see `TokenPooling`.
-        vectors: As in ExpressionTokens.
     """
 
     cls: Tensor | None
@@ -242,7 +238,6 @@ class CrossAttention(nn.Module):
 
         Args:
             expression: (N, G) of all regions, once; NaN: not measured.
-            rows, columns: Positions among the regions.
             coordinates: (N, 3) in mm; read by cls="spatial" alone.
         """
         members = self.tokens.one_hot(expression[rows]).flatten(1)
@@ -326,7 +321,6 @@ class PairsModule(TrainingModule):
     What is watched is the mean of both ways.
 
     Args:
-        expression, coordinates: Of all regions.
         target: (N, N), NaN where not known.
         directed: f(j, i) is not to be f(i, j).
     """

@@ -23,9 +23,6 @@ NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)  # of s
 def locked(folder: str | Path, name: Path | None = None) -> Iterator[None]:
     """Hold a folder for a run; one process may hold it twice.
 
-    Args:
-        name: Of the folder, in the error.
-
     Raises:
         ValueError: Another run holds it.
     """
@@ -53,10 +50,6 @@ def locked(folder: str | Path, name: Path | None = None) -> Iterator[None]:
 @contextmanager
 def held(path: Path, what: str, wait: bool = True) -> Iterator[None]:
     """Hold a lock file, which is made; where the file system has no locks, with a warning.
-
-    Args:
-        what: It stands for, in the warning.
-        wait: For as long as another process holds it.
 
     Raises:
         filelock.Timeout: Another process holds it, and this one does not wait.

@@ -49,7 +49,6 @@ def open_abundances(
             as such columns are ("#OTU ID", "id"), and numbers. Or the sequences of the features, in FASTA: the numbers
             are the shares of the 64 3-mers, AAA to TTT, among those of the sequence.
         features: Columns of numbers, in this order. Default: all.
-        ignore: Columns that are left out.
 
     Raises:
         OSError, ValueError: A file that cannot be read; a feature without a vector, or with two; a sequence without

@@ -53,7 +53,6 @@ class _Cells(FileRows):
     """Rows of a matrix in another order.
 
     Args:
-        columns: Which ones.
         counts: Take log(1 + 1e4 c / sum of c over all columns) in place of each count c.
         order: Row i is row order[i] of the matrix.
     """
@@ -143,12 +142,10 @@ def open_cells(
     """The cells of each value of a column of obs, sets in the order in which they first appear.
 
     Args:
-        set_column: The column.
         use_rep: "X"; "counts": the layer `counts`, or X where there is none, as counts c of which log(1 + 1e4 c / sum
             of c) is taken; or a key of obsm. Default: X_omniset, else X_pca, else X.
         features: Which columns, by name. Default: all. The names are those of var, or X_pca_1, X_pca_2, ...
         keep: Columns of obs to hand out: targets and groups.
-        ignore: Features that are left out.
         folder: For the copy of cells whose sets are not together. Default: Python's (TMPDIR).
         fitted: The features are those of a model: others may be there.
 

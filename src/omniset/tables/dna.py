@@ -117,9 +117,6 @@ def read_fasta(
 ) -> dict[str, str]:
     """All sequences of a file by name.
 
-    Args:
-        called: The name of each.
-
     Raises:
         ValueError: A name that comes twice, an empty sequence; and as `SequenceFile`.
     """

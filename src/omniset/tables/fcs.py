@@ -314,7 +314,6 @@ def open_fcs(
         features: Names of channels, in this order. Default: those of the first file but time and the number or length
             of an event. A channel is called by its stain ($PnS), or where it has none by its name ($PnN), and by both
             where two have one stain.
-        ignore: Names of channels that are left out.
         cofactor: Default: 5 where $CYT names a CyTOF or Helios, else 150. 0: no arcsinh.
         compensate: Take out spillover where a file says how much there is. Default: do.
         fitted: The features are those of a model.

@@ -36,7 +36,6 @@ class Features(FileRows):
     """The rows of a file.
 
     Args:
-        path: The file.
         dataset: What the features are called in it.
         group: Of HDF5, where they are.
 

@@ -167,8 +167,6 @@ def gene_names(name: str, var: pd.DataFrame, known: Collection[str] = ()) -> lis
     What is not the index is said, and what a spreadsheet has made of names.
 
     Args:
-        name: Of the file.
-        var: Of each gene.
         known: Names of others that these should be, canonical.
 
     Raises:

@@ -41,7 +41,6 @@ class StoredSets:
     Args:
         file: Where they are from. Its `columns` can be targets and groups.
         sets: Their `columns` are Arrow's chunked arrays.
-        features: Names of the features.
         ignored: Columns or features that are there and are not used.
         reading: Options of reading as they were chosen.
 
@@ -79,11 +78,6 @@ def finite(
     values: Shaped[np.ndarray, "rows dim"], where: str, start: int, names: Sequence[str] | None = None
 ) -> Float[Tensor, "rows dim"]:
     """As float32.
-
-    Args:
-        where: They are from, for the error.
-        start: Number of the first row.
-        names: Of the columns.
 
     Raises:
         ValueError: One is NaN, infinite, or too large.

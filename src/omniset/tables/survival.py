@@ -45,9 +45,7 @@ def survival_columns(
 
     Args:
         labels: The file of labels. "auto": its targets are these two columns, or two that are called so.
-        columns: Targets that were asked for.
         named: How the two columns are called.
-        set_column: Another name of the column `set`.
 
     Raises:
         ValueError: Targets that were asked for beside --task survival; "auto": columns beside time and event, or

@@ -50,7 +50,6 @@ def save(
     """Write an artefact.
 
     Args:
-        kind: The estimator's class.
         arguments: What it was made with, without places of this machine.
         fitted: What else is needed to predict: classes, feature names, sizes.
         tables: Each is a file NAME.parquet.
@@ -167,7 +166,6 @@ def load_table(folder: str | Path, config: Mapping[str, Any], name: str, text: S
     """A table of an artefact, name.parquet.
 
     Args:
-        config: What `load_config` gives.
         text: Columns that it must have, of text, without gaps.
 
     Raises:

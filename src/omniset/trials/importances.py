@@ -100,7 +100,6 @@ def table_of(
         increases: Of the loss of each set, each time the feature was exchanged.
         units: Sets of one unit depend on each other: units are drawn again.
         blocks: What the null chooses for, of one or more units. Default: units.
-        folds: As for `randomised`.
 
     Returns:
         `target`, `feature`; `importance`, the mean over sets; `low` and `high`, its 95 % interval; `p`, the chance of

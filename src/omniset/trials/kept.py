@@ -65,9 +65,7 @@ class Kept:
         """The unit as it was kept; or it is done now, and kept.
 
         Args:
-            name: Of its files.
             settings: All that it depends on; device and progress are left out.
-            work: Does it.
             line: Said before it is done.
             needs: Arrays that it must have: without, it is done again.
 
