@@ -12,16 +12,7 @@ if TYPE_CHECKING:
     from omniset.cells.embedder import CellEmbedder, embed
     from omniset.cells.perturber import CellPerturber
 
-__all__ = [
-    "Annotation",
-    "CellAnnotator",
-    "CellEmbedder",
-    "CellPerturber",
-    "Cells",
-    "annotate",
-    "embed",
-    "read_cells",
-]
+__all__ = ["Annotation", "CellAnnotator", "CellEmbedder", "CellPerturber", "Cells", "annotate", "embed", "read_cells"]
 
 __getattr__, __dir__ = lazily(
     __name__,

@@ -28,16 +28,7 @@ from omniset.cells.readings import BLOCK, INPUTS, Reading, decide, not_whole, re
 from omniset.runs.progress import Progress
 from omniset.tables.doubts import FEWEST
 from omniset.tables.files import listed
-from omniset.tables.genes import (
-    Match,
-    canonical,
-    filled,
-    gene_names,
-    match,
-    only_count,
-    respelled,
-    text_columns,
-)
+from omniset.tables.genes import Match, canonical, filled, gene_names, match, only_count, respelled, text_columns
 from omniset.tables.labels import doubts_of_classes
 from omniset.tables.matrices import Compressed, Opened, Source, open_source
 

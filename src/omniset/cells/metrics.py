@@ -382,11 +382,7 @@ def explained(embedding: Vectors, batches: Codes) -> float:
     return float((np.square(sums).sum(1) / np.maximum(np.bincount(batches), 1)).sum()) / total
 
 
-def pcr_comparison(
-    reference: Float[np.ndarray, "cells dim_of_reference"],
-    embedding: Vectors,
-    batches: Codes,
-) -> float:
+def pcr_comparison(reference: Float[np.ndarray, "cells dim_of_reference"], embedding: Vectors, batches: Codes) -> float:
     """max(0, 1 - explained by batches after / before integration); NaN where it was 0 before."""
     before = explained(reference, batches)
     return max(0.0, 1 - explained(embedding, batches) / before) if before > 0 else float("nan")

@@ -29,10 +29,7 @@ class EmbedderOptions(Computing):
         20.0, "Weight of mixing the batches within clusters of cells. 0: batches stay apart.", group="training", least=0
     )
     max_genes: int | None = option(
-        2000,
-        "Genes in the vocabulary, at most: those that vary most for their mean. None: all.",
-        group="data",
-        least=1,
+        2000, "Genes in the vocabulary, at most: those that vary most for their mean. None: all.", group="data", least=1
     )
     epochs: int | None = shared.epochs(
         None, "How often, at most, each cell is learned from. None: enough for 800 steps."

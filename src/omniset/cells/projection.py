@@ -52,11 +52,7 @@ def share_drawn(drawn: int, cells: int) -> str:
 
 
 def draw(
-    embedder: CellEmbedder,
-    cells: Cells,
-    codes: Int[np.ndarray, " cells"] | None,
-    batch_key: str | None,
-    seed: int,
+    embedder: CellEmbedder, cells: Cells, codes: Int[np.ndarray, " cells"] | None, batch_key: str | None, seed: int
 ) -> Drawn:
     """At most `DRAWN` cells, with their vectors, batches and the first columns of obs that have few values. Without
     codes of batches only vectors are asked for.

@@ -173,11 +173,7 @@ class SeedModel(nn.Module):
             self.dataset_token = nn.Parameter(torch.randn(token_dim))
             self.dataset_embedder = nn.Linear(output_dim, DATASET_DIM)
             self.dataset_head = nn.Sequential(
-                nn.Linear(output_dim, dim),
-                nn.SiLU(),
-                nn.LayerNorm(dim),
-                nn.Dropout(dropout),
-                nn.Linear(dim, datasets),
+                nn.Linear(output_dim, dim), nn.SiLU(), nn.LayerNorm(dim), nn.Dropout(dropout), nn.Linear(dim, datasets)
             )
 
     def forward(

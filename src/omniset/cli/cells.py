@@ -18,11 +18,7 @@ VECTORS = (".h5ad", ".npy", ".parquet", ".csv", ".tsv")  # files that embed writ
 
 @takes(Reading)
 @takes(Computing, "progress")
-def inspect(
-    files: list[str],
-    batch_key: str | None = None,
-    **options: Any,
-) -> None:
+def inspect(files: list[str], batch_key: str | None = None, **options: Any) -> None:
     """Say what files of cells hold, and what fit would make of them.
 
     Example: omniset cells inspect kang.h5ad

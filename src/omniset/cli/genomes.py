@@ -67,10 +67,7 @@ def fit(
     completer.check_resumed(unfinished(out), resume)
     device = devices.find(completer.device).type
     about: dict[str, Any] = {"makes": ["GenomeCompleter"], "reads": [table, taxonomy, quality], "resume": resume}
-    with (
-        one_voice(1, 1),
-        working_folder(out, "genomes", "fit", seed=completer.seed, device=device, **about) as folder,
-    ):
+    with one_voice(1, 1), working_folder(out, "genomes", "fit", seed=completer.seed, device=device, **about) as folder:
         genomes = read_table(table, format=format, identifiers=identifiers, progress=completer.progress)
         known = None if taxonomy is None else read_taxonomy(taxonomy)
         own = None if quality is None else read_qualities(quality)

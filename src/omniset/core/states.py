@@ -39,9 +39,7 @@ class State:
         peak = None if self.peak is None or other.peak is None else torch.maximum(self.peak, other.peak)
         f, g = self.factor(peak), other.factor(peak)
         return replace(
-            self,
-            peak=peak,
-            sums=tuple(wide(a) * f + wide(b) * g for a, b in zip(self.sums, other.sums, strict=True)),
+            self, peak=peak, sums=tuple(wide(a) * f + wide(b) * g for a, b in zip(self.sums, other.sums, strict=True))
         )
 
     def with_gradient_scaled(self: S, scale: Tensor) -> S:

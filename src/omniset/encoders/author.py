@@ -38,12 +38,7 @@ OPTIONS = {"activation", "dropout", "hidden_dropout"}  # what no weight tells, b
 
 
 def from_author(
-    state_dict: Weights,
-    *,
-    num_heads: int,
-    input_dim: int | None = None,
-    embed: nn.Module | None = None,
-    **options: Any,
+    state_dict: Weights, *, num_heads: int, input_dim: int | None = None, embed: nn.Module | None = None, **options: Any
 ) -> AttentionEncoder:
     """The encoder and the pooler of a `SetTransformerModel` of the package universal-set-transformers (0.3.0).
 

@@ -100,11 +100,7 @@ class Encoding:
             (self.shards.token_summary,) = self.group.sum([tokens], [tokens])
 
     def backward(
-        self,
-        d_summary: Tensor | None,
-        d_elements: Tensor | None,
-        d_contexts: list[Tensor | None],
-        wanted: list[bool],
+        self, d_summary: Tensor | None, d_elements: Tensor | None, d_contexts: list[Tensor | None], wanted: list[bool]
     ) -> tuple[Tensor | None, Tensor | None, Sequence[Tensor | None]]:
         """Gradients of the source's elements and multiplicities (where `wanted`) and of the run's parameters."""
         # All processes have the summary and the contexts, and a loss of them: it counts once, as the mean.

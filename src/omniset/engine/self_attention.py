@@ -67,15 +67,7 @@ class _ExactAttend(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        keys: AllElements,
-        block: AttentionBlock,
-        state: AttentionState,
-        noise,
-        queries: Tensor,
-        *_,
-    ):
+    def forward(ctx: Any, keys: AllElements, block: AttentionBlock, state: AttentionState, noise, queries: Tensor, *_):
         ctx.keys, ctx.block, ctx.peak, ctx.noise, ctx.queries = keys, block, state.peak, noise, queries.detach()
         return state.sums
 

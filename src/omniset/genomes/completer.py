@@ -271,12 +271,7 @@ class GenomeCompleter(CompleterOptions, Estimator):
         return self.epochs or max(min(15, MOST_READ // genomes), few, 1)
 
     def complete(
-        self,
-        table: Table,
-        quality: pd.DataFrame | None = None,
-        *,
-        detection: Detection = None,
-        together: bool = False,
+        self, table: Table, quality: pd.DataFrame | None = None, *, detection: Detection = None, together: bool = False
     ) -> pd.DataFrame:
         """Probabilities that the complete genomes have the families: index genome, a column per family.
 
@@ -414,12 +409,7 @@ class GenomeCompleter(CompleterOptions, Estimator):
         return table.counts[:, [at[family] for family in self.families_]]
 
     def _completions(
-        self,
-        genomes: Iterable[Genome],
-        quality: Quality | None,
-        rule: Rule,
-        detection: Detection,
-        together: bool,
+        self, genomes: Iterable[Genome], quality: Quality | None, rule: Rule, detection: Detection, together: bool
     ) -> Iterator[Completion]:
         device = devices.find(self.device)
         suite = self._fitted().to(device)

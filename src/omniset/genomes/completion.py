@@ -262,12 +262,7 @@ class Explanation:
 
 
 def explain(
-    model: EvidenceModel,
-    genome: str,
-    observed: Observed,
-    family: int,
-    families: list[str],
-    references: pd.DataFrame,
+    model: EvidenceModel, genome: str, observed: Observed, family: int, families: list[str], references: pd.DataFrame
 ) -> Explanation:
     """Leave out every observed family in turn.
 

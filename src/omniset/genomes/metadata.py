@@ -148,8 +148,7 @@ def read_taxonomy(path: str | Path) -> pd.DataFrame:
     lineage = next(iter(hold if ranks or hold else there), None)
     if lineage is None and not ranks:
         raise sheet.file.error(
-            None,
-            f"has no column with lineages ({', '.join(LINEAGE)}) nor of a rank, it has {listed(sheet.columns, 6)}",
+            None, f"has no column with lineages ({', '.join(LINEAGE)}) nor of a rank, it has {listed(sheet.columns, 6)}"
         )
     if lineage is not None:
         names, rows, texts = _column_of_names(sheet, genome, [lineage])

@@ -179,10 +179,7 @@ class NoiseModel(nn.Module):
         self.register_buffer("quality", torch.zeros(6, 2))
 
     def fit(
-        self,
-        counts: sp.csr_array,
-        rng: np.random.Generator,
-        itself: Float[np.ndarray, " genomes"] | None = None,
+        self, counts: sp.csr_array, rng: np.random.Generator, itself: Float[np.ndarray, " genomes"] | None = None
     ) -> None:
         """Count copies and prevalence in genomes, and learn to read completeness off the markers.
 

@@ -132,11 +132,7 @@ def _operations(columns: int, dim: int, projections: int = 0) -> int:
 
 
 def gather(
-    parts: Parts,
-    queries: Tensor,
-    elements: Tensor,
-    multiplicity: Tensor | None,
-    peak: Tensor | None = None,
+    parts: Parts, queries: Tensor, elements: Tensor, multiplicity: Tensor | None, peak: Tensor | None = None
 ) -> AttentionState:
     """As `AttentionBlock.reduce`, for queries (1, Q, D) that all sets share."""
 

@@ -48,12 +48,7 @@ class SlotSetEncoder(Probed, SetLayer):
     rho: nn.Parameter | None
 
     def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        num_slots: int,
-        weighting: Weighting = "sigmoid",
-        random: bool = True,
+        self, dim: int, num_heads: int, num_slots: int, weighting: Weighting = "sigmoid", random: bool = True
     ) -> None:
         super().__init__()
         check_sizes(dim=dim, num_heads=num_heads, num_slots=num_slots)

@@ -12,13 +12,7 @@ if TYPE_CHECKING:
     from omniset.microbiomes.samples import Samples, read_samples
     from omniset.microbiomes.taxonomy import read_taxonomy
 
-__all__ = [
-    "Calls",
-    "Samples",
-    "TaxonClassifier",
-    "read_samples",
-    "read_taxonomy",
-]
+__all__ = ["Calls", "Samples", "TaxonClassifier", "read_samples", "read_taxonomy"]
 
 __getattr__, __dir__ = lazily(
     __name__,

@@ -173,11 +173,7 @@ class Candidates:
 
 
 def candidates_of(
-    network: TaxonNetwork,
-    texts: Sequence[str],
-    progress: bool = False,
-    folder: Path | None = None,
-    room: int = TABLE,
+    network: TaxonNetwork, texts: Sequence[str], progress: bool = False, folder: Path | None = None, room: int = TABLE
 ) -> Candidates:
     """Of sequences, the taxa with the largest logits.
 

@@ -48,11 +48,7 @@ class KmerLikelihood(nn.Module):
 
     @classmethod
     def of(
-        cls,
-        texts: Sequence[str],
-        sequence: Int[np.ndarray, " pairs"],
-        taxon: Int[np.ndarray, " pairs"],
-        taxa: int,
+        cls, texts: Sequence[str], sequence: Int[np.ndarray, " pairs"], taxon: Int[np.ndarray, " pairs"], taxa: int
     ) -> KmerLikelihood:
         """Counted in references."""
         order = np.argsort(taxon, kind="stable")

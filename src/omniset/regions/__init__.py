@@ -11,17 +11,8 @@ if TYPE_CHECKING:
     from omniset.regions.predictor import ConnectivityPredictor
     from omniset.regions.reading import read_regions
 
-__all__ = [
-    "ConnectivityPredictor",
-    "Regions",
-    "read_regions",
-]
+__all__ = ["ConnectivityPredictor", "Regions", "read_regions"]
 
 __getattr__, __dir__ = lazily(
-    __name__,
-    {
-        "ConnectivityPredictor": "predictor",
-        "Regions": "data",
-        "read_regions": "reading",
-    },
+    __name__, {"ConnectivityPredictor": "predictor", "Regions": "data", "read_regions": "reading"}
 )

@@ -155,12 +155,7 @@ class Blend(Method):
     level: float
     fitted: dict[str, Method]
 
-    def __init__(
-        self,
-        genes: bool = True,
-        device: str = "cpu",
-        say: Callable[[str], None] = lambda line: None,
-    ) -> None:
+    def __init__(self, genes: bool = True, device: str = "cpu", say: Callable[[str], None] = lambda line: None) -> None:
         super().__init__(genes)
         self.device, self.say = device, say
 

@@ -137,13 +137,7 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
         return self
 
     @devices.one_blas_thread()
-    def predict(
-        self,
-        pairs: Any,
-        expression: Any = None,
-        coordinates: Any = None,
-        **options: Any,
-    ) -> PairValues:
+    def predict(self, pairs: Any, expression: Any = None, coordinates: Any = None, **options: Any) -> PairValues:
         """Connectivity of pairs of regions.
 
         Args:
@@ -168,13 +162,7 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
         matrix = matrix_of(regions, pairs, self.method_.predict(regions, pairs))
         return pd.DataFrame(matrix, regions.names, regions.names)
 
-    def score(
-        self,
-        expression: Any,
-        coordinates: Any = None,
-        connectivity: Any = None,
-        **options: Any,
-    ) -> float:
+    def score(self, expression: Any, coordinates: Any = None, connectivity: Any = None, **options: Any) -> float:
         """Pearson's r of the predictions of all known pairs. Arguments as for fit."""
         self._fitted()
         regions = self._scaled(self.aligned(_as_regions(expression, coordinates, connectivity, **options)))

@@ -22,13 +22,7 @@ from omniset.regions.atlas_coordinates import (
     read_coordinates,
     structure_of_name,
 )
-from omniset.regions.connectivity import (
-    Connectivity,
-    Triangle,
-    check_target,
-    read_connectivity,
-    unknown_regions,
-)
+from omniset.regions.connectivity import Connectivity, Triangle, check_target, read_connectivity, unknown_regions
 from omniset.regions.data import LABELS, Regions
 from omniset.regions.expression import read_expression
 from omniset.regions.files import name_of, no_region, spelling

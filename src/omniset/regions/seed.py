@@ -66,12 +66,7 @@ class ExpressionTokens(nn.Module):
 
     vectors: Tensor
 
-    def __init__(
-        self,
-        genes: int,
-        dim: int,
-        vectors: Float[Tensor, "genes token_dim"] | None = None,
-    ) -> None:
+    def __init__(self, genes: int, dim: int, vectors: Float[Tensor, "genes token_dim"] | None = None) -> None:
         super().__init__()
         if vectors is None:
             self.vectors = nn.Parameter(torch.randn(genes, TOKEN_DIM))

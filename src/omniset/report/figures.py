@@ -178,12 +178,7 @@ def learning_curve(history: list[dict[str, Any]], name: str, kept_epoch: int | N
 
 @styled
 def lines(
-    series: Mapping[str, Series],
-    xlabel: str,
-    ylabel: str,
-    *,
-    order: Sequence[str] = (),
-    reference: str | None = None,
+    series: Mapping[str, Series], xlabel: str, ylabel: str, *, order: Sequence[str] = (), reference: str | None = None
 ) -> Figure:
     """A line each, with the band of its interval where it has one.
 
@@ -279,10 +274,7 @@ def scatter(
 
 @styled
 def categories(
-    places: Float[np.ndarray, "rows 2"],
-    labels: Shaped[np.ndarray, " rows"],
-    xlabel: str,
-    ylabel: str,
+    places: Float[np.ndarray, "rows 2"], labels: Shaped[np.ndarray, " rows"], xlabel: str, ylabel: str
 ) -> Figure:
     """A point each in the colour and form of its category; none of these lies above the others.
 

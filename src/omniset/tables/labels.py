@@ -43,11 +43,7 @@ class LabelFile:
     """
 
     def __init__(
-        self,
-        path: str | Path,
-        columns: Sequence[str] | None = None,
-        group: str | None = None,
-        set_column: str = "set",
+        self, path: str | Path, columns: Sequence[str] | None = None, group: str | None = None, set_column: str = "set"
     ) -> None:
         self.file = TableFile(path)
         self._set = set_column if set_column in self.file.columns else "set"
@@ -206,12 +202,7 @@ def as_labels(chunk: Chunk, column: str) -> pd.Series:
 
 
 def column_labels(
-    file: Origin,
-    sets: Sets,
-    kept: dict[str, pa.ChunkedArray],
-    columns: Sequence[str],
-    group: str | None,
-    level: str,
+    file: Origin, sets: Sets, kept: dict[str, pa.ChunkedArray], columns: Sequence[str], group: str | None, level: str
 ) -> tuple[pd.DataFrame, np.ndarray | None]:
     """Targets, and the groups of the sets, from columns of the table of the sets.
 

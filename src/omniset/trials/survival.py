@@ -86,10 +86,7 @@ def kaplan_meier(time: Times, event: Events) -> Steps:
 
 
 def breslow(
-    time: Times,
-    event: Events,
-    risk: Float[np.ndarray, " rows"],
-    weights: Float[np.ndarray, " rows"] | None = None,
+    time: Times, event: Events, risk: Float[np.ndarray, " rows"], weights: Float[np.ndarray, " rows"] | None = None
 ) -> Steps:
     """The cumulative baseline hazard of risks: H(t) = sum over the times s <= t of  sum_D(s) w / sum_R(s) w exp f.
 
