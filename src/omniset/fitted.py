@@ -74,9 +74,6 @@ class Estimator(Computing):
 
         Args:
             besides: Options that are not known yet.
-
-        Raises:
-            ValueError: It had others, or its checkpoint is damaged.
         """
         if resume and folder is not None:
             options = {name: value for name, value in self.fingerprint().items() if name not in besides}

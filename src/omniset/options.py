@@ -192,11 +192,7 @@ class Computing:
             cls.__doc__ = text.replace("    {options}", textwrap.indent(documentation(cls), " " * 4))
 
     def check_options(self) -> None:
-        """Check each option by its type and bounds.
-
-        Raises:
-            ValueError: Naming the option, its bound and the value.
-        """
+        """Check each option by its type and bounds."""
         check(type(self), {name: getattr(self, name) for name in options_of(type(self))})
 
     def fingerprint(self) -> dict[str, Any]:

@@ -579,11 +579,7 @@ def batch_columns(cells: Cells, label_key: str | None = None) -> dict[str, int]:
 
 
 def labels_of(cells: Cells, label: str) -> Shaped[np.ndarray, " cells"]:
-    """The types as text, None where missing.
-
-    Raises:
-        ValueError: No such column.
-    """
+    """The types as text, None where missing."""
     labels, values = texts(cells, label, "label"), cells.obs[label]
     if pd.api.types.is_float_dtype(values.dtype) and (number := values.nunique()) > NUMBERS:
         first = f"{values.dropna().iloc[0]:g}"

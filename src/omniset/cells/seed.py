@@ -66,11 +66,7 @@ class SeedOptions:
 
     @classmethod
     def of(cls, given: dict[str, Any] | None) -> SeedOptions:
-        """The defaults, and what is given.
-
-        Raises:
-            TypeError: A name that is none of them.
-        """
+        """The defaults, and what is given."""
         known, given = [field.name for field in fields(cls)], given or {}
         if unknown := sorted(set(given) - set(known)):
             raise TypeError(f"architecture 'seed' does not take {', '.join(unknown)}; it takes {', '.join(known)}")
@@ -131,9 +127,6 @@ class SeedModel(nn.Module):
         datasets: Number of datasets; of one there is no dataset token.
         dim: Width of the transformer, divisible by num_heads; its FFNs are twice as wide.
         dropout: Of the outputs of attention and FFN and within the dataset head, in training.
-
-    Raises:
-        ValueError: A size out of bounds.
     """
 
     vectors: Tensor

@@ -19,9 +19,6 @@ def require_each_once(made: Mapping[str, Path], column: str, table: str = "") ->
         made: What was made of each part.
         column: With the names.
         table: Of a folder, which table in it.
-
-    Raises:
-        ValueError: A name is in two parts.
     """
     digests = [_digests(path / table, column) for path in made.values()]
     part_of = np.repeat(np.arange(len(digests)), [len(some) for some in digests])

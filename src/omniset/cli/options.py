@@ -205,11 +205,7 @@ def split(names: str | None) -> list[str] | None:
 
 
 def needed(**files: Path | None) -> list[Path]:
-    """Files that have to be given, by the names of their options.
-
-    Raises:
-        ValueError: One is not.
-    """
+    """Files that have to be given, by the names of their options."""
     for name, file in files.items():
         if file is None:
             raise ValueError(f"--{name} must be given: the file with it")

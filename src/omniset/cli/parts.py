@@ -182,9 +182,6 @@ def run(
         scheduler: Who works on the parts, see `omniset.cli.workers.each`.
         resume: Keep what is done, by the same settings and of the same files.
         join, joined: See `in_parts`.
-
-    Raises:
-        ValueError: Parts failed.
     """
     from omniset.cli import workers
     from omniset.report.run import working_folder
@@ -244,11 +241,7 @@ def _failure(failed: dict[str, str], number: int, out: Path) -> ValueError:
 
 
 def settings_of(job: Job) -> dict[str, Any]:
-    """All that what is made depends on beside the part.
-
-    Raises:
-        FileNotFoundError: The model is not there.
-    """
+    """All that what is made depends on beside the part."""
     import torch
 
     from omniset.training.located import located
@@ -275,11 +268,7 @@ def _checksum(path: Path) -> int:
 
 
 def _check(folder: Path, command: str, settings: dict[str, Any]) -> None:
-    """See that what is done in a folder was done by the same settings.
-
-    Raises:
-        ValueError: It was not, or is not known by which.
-    """
+    """See that what is done in a folder was done by the same settings."""
     record = folders.read_record(folder)
     if record is None or record["kind"] != f"parts of {command}" or not os.path.lexists(folder / RECORDS / SETTINGS):
         return  # what else is there is checked by `working_folder`

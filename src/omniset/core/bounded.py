@@ -48,11 +48,7 @@ def decoded(path: str | Path, data: bytes, most: int) -> str:
 
 
 def require_room(size: float, path: str | Path, remedy: str) -> None:
-    """See that a file that is packed does not unpack to more than is held at once.
-
-    Raises:
-        ValueError: It does; with the bound.
-    """
+    """See that a file that is packed does not unpack to more than is held at once."""
     packed = Path(path).stat().st_size
     if size > (most := most_of(packed)):
         bound = f"{TIMES} times its size" if most > WHOLE else _spelled(most)

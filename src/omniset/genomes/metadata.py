@@ -297,11 +297,7 @@ class Quality:
 
 
 def check_quality(quality: pd.DataFrame | None) -> Quality | None:
-    """Both columns, in bounds.
-
-    Raises:
-        ValueError: Naming the genome, the value and the bound.
-    """
+    """Both columns, in bounds."""
     if quality is None:
         return None
     if "completeness" not in quality.columns:
@@ -365,11 +361,7 @@ def check_taxonomy(taxonomy: pd.DataFrame) -> None:
 
 
 def lineages(taxonomy: pd.DataFrame, names: list[str]) -> pd.DataFrame:
-    """The taxonomy of these genomes, in their order, "" where a rank is not known; found by `rows_by_name`.
-
-    Raises:
-        ValueError: As `check_taxonomy`.
-    """
+    """The taxonomy of these genomes, in their order, "" where a rank is not known; found by `rows_by_name`."""
     check_taxonomy(taxonomy)
     row_of = rows_by_name(taxonomy)
     rows = np.array([row_of(name) for name in names], dtype=np.int64)

@@ -511,11 +511,7 @@ class Taxa:
 
 
 def depth_of(rank: str, ranks: Sequence[str] = RANKS) -> int:
-    """How many names a lineage down to this rank has.
-
-    Raises:
-        ValueError: Another rank.
-    """
+    """How many names a lineage down to this rank has."""
     if rank not in ranks:
         raise ValueError(f"rank must be one of {', '.join(ranks)}, got {rank!r}")
     return ranks.index(rank) + 1

@@ -115,11 +115,7 @@ class Method(ABC):
         return {name: packed(getattr(self, name), kind) for name, kind in self.FIELDS.items()}
 
     def restore(self, state: dict[str, Any], train: Regions) -> Method:
-        """Become as when `state` was taken. `train`: those of the fit, in the order of their names.
-
-        Raises:
-            ValueError: A state of another method.
-        """
+        """Become as when `state` was taken. `train`: those of the fit, in the order of their names."""
         self._prepare(train)
         take(self, state)
         self._restored(train)
@@ -170,11 +166,7 @@ def packed(value: Any, kind: type | None = None) -> Any:
 
 
 def unpacked(kind: type[T], state: Mapping[str, Any]) -> T:
-    """The object that `packed` was given.
-
-    Raises:
-        ValueError: Its attributes are others.
-    """
+    """The object that `packed` was given."""
     made = object.__new__(kind)
     take(made, state)
     return made
@@ -206,11 +198,7 @@ def parted(state: Any, place: str = "") -> tuple[Any, dict[str, np.ndarray]]:
 
 
 def joined(plain: Any, arrays: Mapping[str, np.ndarray]) -> Any:
-    """What `parted` was given.
-
-    Raises:
-        ValueError: An array that is not there.
-    """
+    """What `parted` was given."""
     if not isinstance(plain, Mapping):
         return plain
     if plain.keys() == {"array"}:

@@ -87,11 +87,7 @@ def pair_distance(coordinates: Float[np.ndarray, "regions 3"], pairs: Pairs) -> 
 
 
 def pair_hemispheres(hemisphere: Sequence[str], pairs: Pairs) -> Shaped[np.ndarray, " pairs"]:
-    """Of each pair "L" or "R" where both regions are of that hemisphere, "LR" between the two, "" where one has none.
-
-    Raises:
-        ValueError: A hemisphere that is not "L", "R" or "".
-    """
+    """Of each pair "L" or "R" where both regions are of that hemisphere, "LR" between these, "" where one has none."""
     first, second = check_hemispheres(hemisphere, len(hemisphere))[pairs.T]
     either = np.where(first == second, first, BETWEEN)
     return np.where((first == "") | (second == ""), "", either)

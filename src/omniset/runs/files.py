@@ -78,11 +78,7 @@ def reserve(path: str | Path, size: int) -> None:
 
 
 def writable_folder(folder: str | Path) -> Path:
-    """Make the folder and see that files can be made in it, before any work is spent on them.
-
-    Raises:
-        OSError: Naming the folder and the reason.
-    """
+    """Make the folder and see that files can be made in it, before any work is spent on them."""
     folder = Path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)

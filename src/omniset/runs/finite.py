@@ -17,9 +17,6 @@ def require_finite(tensors: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]],
         tensors: By name.
         where: What the error begins with.
         advice: What it ends with.
-
-    Raises:
-        ValueError: Naming the first that has one.
     """
     for name, tensor in tensors.items() if isinstance(tensors, Mapping) else tensors:
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
@@ -33,9 +30,6 @@ def require_finite_outputs(outputs: Tensor | np.ndarray, names: Sequence[Any], w
         outputs: One or more for each name, along the first axis.
         names: Of what they are the outputs of.
         what: What the names name, such as "set".
-
-    Raises:
-        ValueError: Naming the first whose outputs are not.
     """
     values = outputs.detach().cpu().numpy() if isinstance(outputs, Tensor) else np.asarray(outputs)
     bad = ~np.isfinite(values).all(tuple(range(1, values.ndim)))

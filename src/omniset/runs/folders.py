@@ -381,10 +381,6 @@ def _files_of(arguments: Iterable[Any]) -> Iterator[Path]:
 
 
 def new_file(out: Path) -> None:
-    """See that a file may be written: it is not there, or is to be replaced.
-
-    Raises:
-        ValueError: It may not.
-    """
+    """See that a file may be written: it is not there, or is to be replaced."""
     if (out.is_file() or out.is_symlink()) and not REPLACE.get():
         raise ValueError(f"out={out} is there already: choose another name, or replace it with --replace true")

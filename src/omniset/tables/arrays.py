@@ -121,9 +121,6 @@ def require_held(file: Any, size: int, what: str) -> tuple[int, ...] | None:
 
     Returns:
         Its shape; None where that cannot be told.
-
-    Raises:
-        ValueError: Naming the shape.
     """
     start = file.read(8)
     if start[:6] != MAGIC:

@@ -345,11 +345,7 @@ def _bad(values: np.ndarray) -> np.ndarray:
 
 
 def check(counts: sp.csr_array, samples: Sequence[str], features: Sequence[str], what: str) -> None:
-    """See that a table has counts alone, and a name of its own for each sample and feature.
-
-    Raises:
-        ValueError: Naming the first that is wrong.
-    """
+    """See that a table has counts alone, and a name of its own for each sample and feature."""
     if counts.shape != (len(samples), len(features)):
         raise ValueError(
             f"{what}: {len(samples)} samples x {len(features)} features have counts of shape {counts.shape}"

@@ -65,11 +65,7 @@ def check_hdf5(path: str | Path, whole: bool = False) -> None:
 
 
 def check_all(paths: Sequence[str | Path]) -> None:
-    """`check_hdf5` of many files, some at a time in one process.
-
-    Raises:
-        ValueError: As it does, of the first that is wrong.
-    """
+    """`check_hdf5` of many files, some at a time in one process."""
     unknown = [key for path in paths if (key := _key(path)) is not None and key not in _verdicts]
     for start in range(0, len(unknown), TOGETHER):
         some = unknown[start : start + TOGETHER]

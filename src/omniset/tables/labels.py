@@ -303,11 +303,7 @@ def as_numbers(labels: LabelFile | None, values: pd.DataFrame, source: Origin) -
 
 
 def require_known(labels: LabelFile | None, values: pd.DataFrame, source: Origin, classes: dict[str, list]) -> None:
-    """See that a model knows the labels.
-
-    Raises:
-        ValueError: Another one.
-    """
+    """See that a model knows the labels."""
     for column, known in classes.items():
         bad = (values[column].notna() & ~values[column].isin(known)).to_numpy()
         if bad.any():
@@ -328,11 +324,7 @@ def bad_label(
 
 
 def require_choice(labels: LabelFile | None, values: pd.DataFrame, source: Origin) -> None:
-    """See that there is something to learn.
-
-    Raises:
-        ValueError: A target without two different values.
-    """
+    """See that there is something to learn: two different values of each target."""
     for column in values:
         distinct = values[column].dropna().unique()
         if len(distinct) < 2:

@@ -203,11 +203,7 @@ def open_source(source: Any, layer: str | None = None) -> Source:
 
 
 def needed(module: str, what: str = "reading cells") -> Any:
-    """Import what few need.
-
-    Raises:
-        ImportError: Saying how to install it.
-    """
+    """Import what few need. Where it is not installed, an ImportError says how to."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -20,9 +20,6 @@ class Ensemble(nn.Module):
 
     Args:
         networks: At least one. Their parameters and buffers are copied.
-
-    Raises:
-        ValueError: No network.
     """
 
     def __init__(self, networks: Sequence[nn.Module]) -> None:

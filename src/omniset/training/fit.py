@@ -130,11 +130,7 @@ class TrainingModule(nn.Module):
 
 
 def check_resumed(folder: Path, options: Mapping[str, Any]) -> None:
-    """Before any work: these options are those of the interrupted run in the folder, if it holds one.
-
-    Raises:
-        ValueError: They are not, or the checkpoint is damaged.
-    """
+    """Before any work: these options are those of the interrupted run in the folder, if it holds one."""
     last = folder / "checkpoints" / "last.ckpt"
     if last.exists():
         before = read_checkpoint(last)["omniset"]["fingerprint"]

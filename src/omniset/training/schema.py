@@ -56,11 +56,7 @@ def of_options(estimator: type) -> dict[str, Any]:
 
 
 def check(value: Any, schema: dict[str, Any], path: Path, where: str = "") -> None:
-    """See that a value is as its schema has it.
-
-    Raises:
-        ValueError: Naming the place, the value and the bound.
-    """
+    """See that a value is as its schema has it."""
     # Draft 4 takes 1.0 for no integer.
     error = jsonschema.exceptions.best_match(jsonschema.Draft4Validator(schema).iter_errors(value))
     if error is not None:

@@ -196,9 +196,6 @@ def cross_fitted(
     Args:
         left_out: Folds, at least two. The rows of one get the mixture that those of all others give.
         folds, weights, units: As for `Stack.learned`.
-
-    Raises:
-        ValueError: One fold only.
     """
     numbers = np.unique(left_out)
     if len(numbers) < 2:
