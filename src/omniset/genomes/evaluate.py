@@ -45,16 +45,13 @@ CALIBRATED, COVERED = 0.05, 0.9  # largest calibration error of missing families
 
 @dataclass(frozen=True)
 class Condition:
-    """A level of noise, and what methods read of it.
+    """A level of noise, and what methods read of it."""
 
-    Attributes:
-        level: Completeness and contamination in percent; or (missed, foreign) rates of independent noise.
-        kind: "known", "estimated" (within 5 points), "unknown"; "original" for independent noise, which methods read;
-            one of `noise.LOSSES` for genes that are lost otherwise than by copies, at a known quality. With "whole" at
-            the end, or for "known": of those test genomes alone that are whole themselves, see `metadata.WHOLE`.
-    """
-
+    # Completeness and contamination in percent; or (missed, foreign) rates of independent noise.
     level: tuple[float, float]
+    # "known", "estimated" (within 5 points), "unknown"; "original" for independent noise, which methods read; one of
+    # `noise.LOSSES` for genes that are lost otherwise than by copies, at a known quality. With "whole" at the end, or
+    # for "known": of those test genomes alone that are whole themselves, see `metadata.WHOLE`.
     kind: str
 
     @property

@@ -62,20 +62,14 @@ TESTED = 2  # test replicates of each community, and as many new communities alt
 
 @dataclass
 class Split:
-    """What is learned from, and what is tested.
+    """What is learned from, and what is tested."""
 
-    Attributes:
-        references: Of the taxa that are known.
-        train, test: Their pairs.
-        unknown: Distinct sequences of taxa that were held out.
-        taxa: Those that are known.
-    """
-
-    references: References
+    references: References  # of the taxa that are known
+    # Their pairs.
     train: Int[np.ndarray, " train"]
     test: Int[np.ndarray, " test"]
-    unknown: list[str]
-    taxa: Taxa
+    unknown: list[str]  # distinct sequences of taxa that were held out
+    taxa: Taxa  # those that are known
 
     @cached_property
     def tested(self) -> Int[np.ndarray, " tested"]:
@@ -131,26 +125,18 @@ def split(references: References, taxa: Taxa, seed: int) -> Split:
 
 @dataclass
 class TestSample:
-    """A sample whose truth is known.
-
-    Attributes:
-        kind: `KNOWN`, `NEW` or `UNKNOWN`.
-        size: Reads.
-        community, replicate: Numbers of which it is; equal ones of a split are of one profile.
-        rows: Numbers of the sequences among `Split.texts`.
-        reads: Of each sequence.
-        taxon: Of each sequence; -1: unknown.
-    """
+    """A sample whose truth is known."""
 
     __test__ = False  # no class of tests
 
-    kind: str
-    size: int
+    kind: str  # `KNOWN`, `NEW` or `UNKNOWN`
+    size: int  # reads
+    # Numbers of which it is; equal ones of a split are of one profile.
     community: int
     replicate: int
-    rows: Int[np.ndarray, " distinct"]
-    reads: Float[np.ndarray, " distinct"]
-    taxon: Int[np.ndarray, " distinct"]
+    rows: Int[np.ndarray, " distinct"]  # numbers of the sequences among `Split.texts`
+    reads: Float[np.ndarray, " distinct"]  # of each sequence
+    taxon: Int[np.ndarray, " distinct"]  # of each sequence; -1: unknown
 
     @property
     def condition(self) -> str:
@@ -245,19 +231,12 @@ class Ours:
 
 @dataclass
 class Answers:
-    """What a method says of a sample.
+    """What a method says of a sample."""
 
-    Attributes:
-        called: The most probable taxon of each sequence.
-        confidence: In it.
-        truth: The taxon; -1: unknown.
-        reads: Of each sequence.
-    """
-
-    called: Int[np.ndarray, " distinct"]
-    confidence: Float[np.ndarray, " distinct"]
-    truth: Int[np.ndarray, " distinct"]
-    reads: Float[np.ndarray, " distinct"]
+    called: Int[np.ndarray, " distinct"]  # the most probable taxon of each sequence
+    confidence: Float[np.ndarray, " distinct"]  # in it
+    truth: Int[np.ndarray, " distinct"]  # the taxon; -1: unknown
+    reads: Float[np.ndarray, " distinct"]  # of each sequence
 
     @classmethod
     def pooled(cls, several: Sequence[Answers]) -> Answers:

@@ -38,22 +38,15 @@ History = list[dict[str, Any]]
 
 @dataclass
 class Run:
-    """What a report says of the run that made it.
+    """What a report says of the run that made it."""
 
-    Attributes:
-        system: "sets", "genomes", "cells", "regions" or "microbiomes".
-        kind: "fit", "evaluation", or what the system calls it.
-        warnings: What may be wrong, as the command says it.
-        notes: What was decided on the data, a sentence each.
-    """
-
-    system: str
-    kind: str
+    system: str  # "sets", "genomes", "cells", "regions" or "microbiomes"
+    kind: str  # "fit", "evaluation", or what the system calls it
     title: str
     command: str = ""
     provenance: dict[str, Any] = field(default_factory=dict)
-    warnings: Sequence[str] = ()
-    notes: Sequence[str] = ()
+    warnings: Sequence[str] = ()  # what may be wrong, as the command says it
+    notes: Sequence[str] = ()  # what was decided on the data, a sentence each
 
 
 def compose(
