@@ -35,15 +35,10 @@ class EncodingError(ValueError):
 
 
 class Block:
-    """Some rows of a table, and how an error in them is told.
+    """Some rows of a table, and how an error in them is told."""
 
-    Attributes:
-        columns: By name: numbers, truth values or text.
-        remedy: What else to do about a column that is no number, for its error.
-    """
-
-    columns: dict[str, pa.Array]
-    remedy = ""
+    columns: dict[str, pa.Array]  # numbers, truth values or text
+    remedy = ""  # what else to do about a column that is no number, for its error
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()))) if self.columns else 0

@@ -46,17 +46,13 @@ from omniset.engine.stages import Stage, parameters_of
 
 
 class Run:
-    """One forward of the stages over the shards, and its backward.
-
-    Attributes:
-        states: state_t. None before full self-attention, and of the last stage if class tokens make the summary.
-        contexts: contexts[t] is made by stage t and read by stage t + 1; contexts[-1] is None.
-    """
+    """One forward of the stages over the shards, and its backward."""
 
     def __init__(self, stages: Sequence[Stage], shards: RecomputedShards, group: OneProcess) -> None:
         self.stages, self.shards, self.group = stages, shards, group
+        # state_t. None before full self-attention, and of the last stage if class tokens make the summary.
         self.states: list[State | None] = []
-        self.contexts: dict[int, Any] = {-1: None}
+        self.contexts: dict[int, Any] = {-1: None}  # that at t is made by stage t and read by stage t + 1
 
     @cached_property
     def parameters(self) -> list[Tensor]:

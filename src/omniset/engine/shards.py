@@ -39,14 +39,9 @@ class RecomputedShards:
         encoder: Of L layers: the last stage is L.
         source: The SetBatch that `parts` are cut from, if they are.
         tokens: Number of class tokens that travel with the first shard: in a group of processes, that of the first one.
-
-    Attributes:
-        token_summary: (sets, tokens, dim), what class tokens became.
-        d_source: Gradients of the source's elements and multiplicities, where they are wanted.
-        for_backward: Keep what each stage reads until the backward has read it too.
     """
 
-    for_backward = False
+    for_backward = False  # keep what each stage reads until the backward has read it too
 
     def __init__(
         self,
@@ -61,7 +56,8 @@ class RecomputedShards:
         self.source, self.parts, self.device, self.tokens = source, parts, device, tokens
         self.encoder, self.last = encoder, len(encoder.layers)
         self.starts: list[int] = []  # of each shard in the set, and the end; known after the first pass
-        self.token_summary: Tensor | None = None
+        self.token_summary: Tensor | None = None  # (sets, tokens, dim), what class tokens became
+        # Gradients of the source's elements and multiplicities, where they are wanted.
         self.d_source: tuple[Tensor | None, Tensor | None] = None, None
         self._outputs: list[Tensor] = []
         self._d_outputs: tuple[Tensor | None, Tensor | None] = None, None

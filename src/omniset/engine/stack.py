@@ -32,32 +32,20 @@ class EncoderOutput:
 
 
 class Stack(nn.Module):
-    """Input layers, set layers, a pool, and layers on what was pooled.
+    """Input layers, set layers, a pool, and layers on what was pooled."""
 
-    Attributes:
-        embed: Row-wise, (B, N, input_dim) to (B, N, dim).
-        class_tokens: (1, num_outputs, dim) learned elements of multiplicity 1 that join every set; what they become
-            is then the summary. None: the pool makes the summary.
-        layers: Set layers that map elements.
-        pool: Set layer that reduces them to the summary; None with class tokens.
-        decoder: What comes after pooling; (B, k, dim) to (B, num_outputs, dim).
-        outputs_elements: Whether the elements have outputs of their own.
-        mini_batch_consistent: Whether shards="merged" gives the whole set's result.
-        recurrent: Whether independent shards are read in order, with a memory of those before (`segments`).
-        cross_attention, self_attention: Whether learned points attend to the set, and elements or what became of them
-            to each other.
-    """
-
-    embed: nn.Module
+    embed: nn.Module  # row-wise, (B, N, input_dim) to (B, N, dim)
+    # (1, num_outputs, dim) learned elements of multiplicity 1 that join every set; what they become is the summary.
+    # None: the pool makes the summary.
     class_tokens: nn.Parameter | None
-    layers: nn.ModuleList
-    pool: SetLayer | None
-    decoder: nn.Module
-    outputs_elements = True
-    mini_batch_consistent = True
-    recurrent = False
-    cross_attention = False
-    self_attention = False
+    layers: nn.ModuleList  # set layers that map elements
+    pool: SetLayer | None  # set layer that reduces them to the summary; None with class tokens
+    decoder: nn.Module  # what comes after pooling; (B, k, dim) to (B, num_outputs, dim)
+    outputs_elements = True  # the elements have outputs of their own
+    mini_batch_consistent = True  # shards="merged" gives the whole set's result
+    recurrent = False  # independent shards are read in order, with a memory of those before (`segments`)
+    cross_attention = False  # learned points attend to the set
+    self_attention = False  # elements, or what became of them, attend to each other
 
     def __init__(self, input_dim: int, dim: int, num_outputs: int) -> None:
         super().__init__()

@@ -16,15 +16,13 @@ class Stage:
     """Stage t of an encoder: map of layer t - 1; reduce and finish of layer t, or of the pool.
 
     The number i of a shard is there for those that do something else with one shard than with another (`Wrapper`).
-
-    Attributes:
-        keeps_elements: The context is all elements, as full self-attention needs it: reduce and finish do nothing.
     """
 
     def __init__(self, encoder: Stack, t: int, dtype: torch.dtype) -> None:
         self.dtype = dtype
         reducer: Any = encoder.pool if t == len(encoder.layers) else encoder.layers[t]
         self.mapper: Any = encoder.layers[t - 1] if t else encoder.embed
+        # The context is all elements, as full self-attention needs it: reduce and finish do nothing.
         self.keeps_elements = reducer is not None and reducer.keeps_elements
         self.reducer: Any = None if self.keeps_elements else reducer
         self.modules = [module for module in (self.mapper, reducer) if module is not None]

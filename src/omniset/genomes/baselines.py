@@ -24,12 +24,9 @@ class Method(nn.Module):
     """Log-odds, for each genome and family of the vocabulary, that the complete genome has the family.
 
     A genome of which nothing was observed gets the prior: the log-odds of the prevalence in the training genomes.
-
-    Attributes:
-        trained: Whether there are weights to be learned; else `fit` is all.
     """
 
-    trained = False
+    trained = False  # there are weights to be learned; else `fit` is all
 
     def __init__(self, noise: NoiseModel) -> None:
         super().__init__()

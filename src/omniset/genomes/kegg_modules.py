@@ -321,9 +321,6 @@ class Modules:
     Args:
         asked: Probabilities, and what is true, of validation genomes. None: products stay as they are.
 
-    Attributes:
-        known: Of each module, how many of its families are in the vocabulary, and how many it has.
-
     Raises:
         ValueError: It has none of the modules' families; each of them needs a module that is not among them.
     """
@@ -346,6 +343,7 @@ class Modules:
             )
         self.sums = {name: np.zeros(len(self.modules)) for name in ("observed", "called", "expected")}
         of_each = [module.families() for module in self.modules]
+        # How many of its families are in the vocabulary, and how many it has.
         self.known = [(sum(family in self._position for family in one), len(one)) for one in of_each]
         self.map = Logistic()
         if asked is not None and asked.size:

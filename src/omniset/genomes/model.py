@@ -210,9 +210,6 @@ def _fitted(
 class Mixture(Method):
     """Parts whose log-odds are weighted and shifted; by how much depends on the genome: see `balance` and
     `fit_weights`.
-
-    Attributes:
-        verdict: How the mixture stands beside its best part, on clades that told neither; empty where it was not asked.
     """
 
     NAMES: ClassVar[tuple[str, ...]] = PARTS
@@ -222,6 +219,7 @@ class Mixture(Method):
 
     def __init__(self, noise: NoiseModel) -> None:
         super().__init__(noise)
+        # How it stands beside its best part, on clades that told neither; empty where it was not asked.
         self.verdict = ""
         self.register_buffer("mixture", torch.zeros(len(self.NAMES) + 3, FACTS))
         self.register_buffer("completeness_weight", torch.zeros(()))

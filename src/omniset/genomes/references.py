@@ -41,19 +41,15 @@ class Compared:
 
 
 class References(nn.Module):
-    """Training genomes to compare with.
+    """Training genomes to compare with."""
 
-    Attributes:
-        presence: How probable each family is in each, in multiples of 1 / 255: 0 and 255 where they are complete.
-        joined: How many of them, the last ones, are genomes that are completed together.
-    """
-
+    # How probable each family is in each, in multiples of 1 / 255: 0 and 255 where they are complete.
     presence: UInt8[Tensor, "references families"]
 
     def __init__(self, number: int, families: int) -> None:
         super().__init__()
         self.register_buffer("presence", torch.zeros(number, families, dtype=torch.uint8))
-        self.joined = 0
+        self.joined = 0  # how many of them, the last ones, are genomes that are completed together
         self._dense: Tensor | None = None
         self._sizes: Tensor | None = None
 

@@ -50,15 +50,9 @@ class Probe(nn.Module):
     In the first forward it notes what normalises the weights. With `start_shift` it changes the averages, with
     `start_scores` it weighs the elements, in the order in which they are reduced. Full self-attention finishes its
     queries a shard at a time, in the same order in every pass: `place` and `turn` say where it is.
-
-    Attributes:
-        alpha: Factors of the averages, from where they start, one after the other for all sets: (factors,).
-        shift: (factors times sets, heads, queries, d), or None.
-        scores: (sets, elements) of each shard: sums over heads and queries of what is positive.
-        total: (sets,) sum over everything.
     """
 
-    shift: nn.Parameter | None
+    shift: nn.Parameter | None  # (factors times sets, heads, queries, d)
 
     def __init__(self, equal: bool = False) -> None:
         super().__init__()
@@ -66,14 +60,15 @@ class Probe(nn.Module):
         self.equal = equal
         # Of the values of all elements: their sum (sets, heads, 1, d), their number (sets, 1, 1, 1), their mean.
         self.sum = self.number = self.start = torch.zeros(())
-        self.alpha = torch.ones(1)
+        self.alpha = torch.ones(1)  # factors of the averages, from where they start, one after the other for all sets
         self.queries = self.place = self.turn = self.shard = 0
         self.watching = True
         self.averages: list[Tensor] = []
         self.normalisers: list[tuple[Tensor | None, Tensor]] = []
         self.gradient: Tensor | None = None
+        # (sets, elements) of each shard: sums over heads and queries of what is positive.
         self.scores: list[Tensor] | None = None
-        self.total: Any = 0
+        self.total: Any = 0  # (sets,) sum over everything
 
     def forward(
         self, averages: Float[Tensor, "sets heads queries d"], peak: Tensor | None, weight: Tensor

@@ -82,17 +82,11 @@ class KmerLikelihood(nn.Module):
 
 
 class KmerTable:
-    """The logarithms of some taxa.
-
-    Attributes:
-        first, last: Which taxa.
-        more: (k-mers, taxa) of log(1 + c / a), `BLOCK` taxa after another.
-        least: (taxa,) the logarithm of the share of a k-mer that the taxon does not have.
-    """
+    """The logarithms of some taxa."""
 
     def __init__(self, likelihood: KmerLikelihood, first: int, last: int) -> None:
         self.first, self.last = first, last
-        self.more: list[Float[Tensor, "kmers some"]] = []
+        self.more: list[Float[Tensor, "kmers some"]] = []  # log(1 + c / a), `BLOCK` taxa after another
         least = []
         for start in range(first, last, BLOCK):
             starts = likelihood.starts[start : min(start + BLOCK, last) + 1]
@@ -104,7 +98,7 @@ class KmerTable:
             more[likelihood.kmers[span].long(), taxon] = (counts / ALPHA).log1p().float()
             self.more.append(more)
             least.append((math.log(ALPHA) - (total + ALPHA * 4**K).log()).masked_fill(total == 0, -1e3).float())
-        self.least = torch.cat(least)
+        self.least = torch.cat(least)  # (taxa,) the logarithm of the share of a k-mer that the taxon does not have
 
     def scores(self, kmers: Kmers) -> Scores:
         """Of sequences, by their 7-mers."""

@@ -183,16 +183,10 @@ class KernelRidge(Method):
 
     Args:
         chosen: Fitted: its choices are taken. None: they are made here.
-
-    Attributes:
-        near: Does the kernel look at places, where they are known?
-        kernel, penalty: Chosen.
-        over_trunk: Chosen: it is fitted to what distance leaves, see `Geometry`.
-        score: Mean over inner folds of Pearson's r with this choice; None where there were fewer than two.
     """
 
     name = "ridge"
-    near: ClassVar[bool] = True
+    near: ClassVar[bool] = True  # the kernel looks at places, where they are known
     FIELDS: ClassVar[Fields] = {
         **dict.fromkeys(("penalty", "over_trunk", "score", "mean")),
         "kernel": GaussianKernel,
@@ -201,8 +195,8 @@ class KernelRidge(Method):
     }
     kernel: GaussianKernel
     penalty: float
-    over_trunk: bool
-    score: float | None
+    over_trunk: bool  # it is fitted to what distance leaves, see `Geometry`
+    score: float | None  # mean over inner folds of Pearson's r with this choice; None where there were fewer than two
     mean: float
     trunk: Geometry | None
     fitted: TwoStep

@@ -44,20 +44,14 @@ class Method(ABC):
 
     Args:
         genes: Look at expression. Without, it is of places alone.
-
-    Attributes:
-        name: As `ConnectivityPredictor` has it.
-        needs_genes, needs_coordinates: Does it use expression, and places?
-        directed: Was it fitted to directed connectivity? If not, (i, j) and (j, i) are predicted alike.
-        held_out: How regions are held back where the method chooses by them, see `omniset.regions.splits.split`: as
-            those will be that it is to predict.
-        FIELDS: The attributes that it predicts with, besides the regions that it was fitted to.
     """
 
-    name: str
-    directed: bool
+    name: str  # as `ConnectivityPredictor` has it
+    directed: bool  # fitted to directed connectivity; if not, (i, j) and (j, i) are predicted alike
+    # How regions are held back where the method chooses by them, see `omniset.regions.splits.split`: as those will be
+    # that it is to predict.
     held_out: str = KINDS[0]
-    FIELDS: ClassVar[Fields] = {}
+    FIELDS: ClassVar[Fields] = {}  # what it predicts with, besides the regions that it was fitted to
 
     def __init__(self, genes: bool = True) -> None:
         self.needs_genes, self.needs_coordinates = genes, not genes

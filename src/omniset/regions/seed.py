@@ -366,19 +366,13 @@ class SeedMethod(Method):
     standardised over the training pairs. One of five folds of the training regions, divided as `held_out` says where
     places are known, is watched: training stops after 10 epochs without progress there, and the weights of the best
     epoch are taken. An epoch has as many batches as the pairs need.
-
-    Attributes:
-        network: Once fitted.
-        history: A dict per epoch: the losses.
-        folder: For checkpoints; None: a temporary one.
-        resume: Go on from the folder's checkpoint, if it was made with the same options.
     """
 
     name = "seed"
-    network: CrossAttention
-    history: list[dict[str, Any]]
-    folder: Path | None = None
-    resume = False
+    network: CrossAttention  # once fitted
+    history: list[dict[str, Any]]  # of each epoch the losses
+    folder: Path | None = None  # for checkpoints; None: a temporary one
+    resume = False  # go on from the folder's checkpoint, if it was made with the same options
 
     def __init__(self, options: PredictorOptions, vectors: Float[np.ndarray, "genes token_dim"] | None = None) -> None:
         super().__init__()

@@ -66,12 +66,6 @@ class Channel:
 class Events(FileRows):
     """The events of a file, some channels of them, as the arcsinh of stains and the plain numbers of others.
 
-    Attributes:
-        channels: All of them; `take` chooses.
-        mass: Whether a mass cytometer wrote the file.
-        spilled: Numbers of the channels between which spillover is taken out.
-        notes: What is there and not used.
-
     Raises:
         OSError, ValueError: It is not there, no FCS, damaged or of a kind that is not read.
     """
@@ -93,8 +87,8 @@ class Events(FileRows):
                 self._words = self._text(file, first, last) | self._words
             file.seek(after := max(self._number("$NEXTDATA", 0), 0))
             self._next = after if after and file.read(3) == b"FCS" else 0  # some write a number that means nothing
-        self.notes: list[str] = []
-        self.channels = self._channels()
+        self.notes: list[str] = []  # what is there and not used
+        self.channels = self._channels()  # all of them; `take` chooses
         self._dtype = self._record()
         self._first, events = self._data(places)
         self.mass = MASS_CYTOMETER.search(self._words.get("$CYT", "")) is not None
@@ -104,7 +98,7 @@ class Events(FileRows):
             self.notes.append("has several data sets, of which the first is read")
         super().__init__(events, len(self.channels))
         self._taken, self._cofactor = list(range(len(self.channels))), 0.0
-        self.spilled: list[int] = []
+        self.spilled: list[int] = []  # numbers of the channels between which spillover is taken out
         self._inverse = np.zeros((0, 0))
 
     def take(self, features: Sequence[str], cofactor: float, compensate: bool) -> None:

@@ -150,10 +150,6 @@ class Origin:
 class TextFile(Origin):
     """A file of text, which may be compressed (.gz, .bz2, .xz) or within an artifact of QIIME 2 (.qza).
 
-    Attributes:
-        position: Bytes read so far.
-        size: Bytes that there are.
-
     Raises:
         OSError: The file is not there or may not be read.
         ValueError: A directory, a pipe or a device.
@@ -171,6 +167,7 @@ class TextFile(Origin):
 
     @property
     def position(self) -> int:  # type: ignore[override]
+        """Bytes read so far."""
         return 0 if self._raw is None else self.size if self._raw.closed else self._raw.tell()
 
     def _prepare(self) -> Callable[..., Any]:

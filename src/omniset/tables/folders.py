@@ -38,16 +38,13 @@ class Features(FileRows):
     Args:
         dataset: What the features are called in it.
         group: Of HDF5, where they are.
-
-    Attributes:
-        coordinates: Whether there is a place (x, y) for each row.
     """
 
     def __init__(self, path: Path, dataset: str = "features", group: str = "/") -> None:
         self.path, self._dataset, self._group = path, dataset, group
         with self._opened() as (features, coordinates):
             shape = self._shape(features, "features")
-            self.coordinates = coordinates is not None
+            self.coordinates = coordinates is not None  # a place (x, y) for each row
             if coordinates is not None:
                 places = self._shape(coordinates, "coords")
                 if places != (shape[0], 2):

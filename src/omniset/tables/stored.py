@@ -43,14 +43,10 @@ class StoredSets:
         sets: Their `columns` are Arrow's chunked arrays.
         ignored: Columns or features that are there and are not used.
         reading: Options of reading as they were chosen.
-
-    Attributes:
-        stays: Reading them again is as good as a copy on disk.
-        has_places: Whether sets have `columns["coords"]`, a function that gives the place (x, y) of each element.
-        level: What labels that are columns are of, unless it is said.
     """
 
-    stays, level = True, "set"
+    stays = True  # reading them again is as good as a copy on disk
+    level = "set"  # what labels that are columns are of, unless it is said
 
     def __init__(
         self,
@@ -64,6 +60,7 @@ class StoredSets:
         self.encoding = Encoding.of_numbers(features)
         self.columns = self.features = self.encoding.features
         self.has_elements = all(stored.identifiers is not None for stored in self.sets)
+        # Whether sets have `columns["coords"]`, a function that gives the place (x, y) of each element.
         self.has_places = any("coords" in stored.columns for stored in self.sets)
         self.file.size = 4 * len(self.features) * sum(map(len, self.sets))
 

@@ -42,18 +42,12 @@ class TrainingModule(nn.Module):
     Args:
         network: What is trained; its weights are what `fit` leaves behind.
         fingerprint: What must be the same for a checkpoint to be resumed.
-
-    Attributes:
-        clip: The largest norm that the gradient may have; None: any.
-        shares_batches: Whether several processes share each batch out, and its loss is right for that. Else each takes
-            batches of its own, so that a step learns from as many batches as there are processes.
-        device, rank, world: Where it is trained: in which process, and of how many.
-        current_epoch, global_step, steps: Epochs and steps that are done, and all steps.
-        should_stop: Set it to end the training with the epoch.
     """
 
     network: Any
-    clip: float | None = None
+    clip: float | None = None  # the largest norm that the gradient may have; None: any
+    # Several processes share each batch out, and its loss is right for that. Else each takes batches of its own, so
+    # that a step learns from as many batches as there are processes.
     shares_batches: ClassVar[bool] = False
 
     def __init__(
@@ -64,9 +58,9 @@ class TrainingModule(nn.Module):
         self.learning_rate, self.weight_decay, self.seed = learning_rate, weight_decay, seed
         self.fingerprint = fingerprint
         self.history: list[dict[str, Any]] = []
-        self.device, self.rank, self.world = torch.device("cpu"), 0, 1
-        self.current_epoch, self.global_step, self.steps = 0, 0, 1
-        self.should_stop = False
+        self.device, self.rank, self.world = torch.device("cpu"), 0, 1  # in which process it is trained, of how many
+        self.current_epoch, self.global_step, self.steps = 0, 0, 1  # epochs and steps that are done, and all steps
+        self.should_stop = False  # set it to end the training with the epoch
         self._sums: dict[str, tuple[Any, Any]] = {}
 
     def training_step(self, batch: Any, index: int) -> Tensor:
@@ -210,11 +204,7 @@ def fit(
 
 
 class _Run:
-    """A training as it stands.
-
-    Attributes:
-        best: Its loss, its epoch and its weights, where losses of what is kept back are watched.
-    """
+    """A training as it stands."""
 
     def __init__(self, fabric: Any, module: TrainingModule, data: Any, epochs: int, patience: int | None) -> None:
         self.fabric, self.module, self.epochs, self.patience = fabric, module, epochs, patience
@@ -227,6 +217,7 @@ class _Run:
         module.steps = max(len(self.learned) * epochs, 1)
         module.to(fabric.device)
         self.optimizer = module.optimizer()
+        # Of the epochs, where losses of what is kept back are watched.
         self.best: dict[str, Any] = {"loss": math.inf, "epoch": 0, "weights": {}}
 
     def restore(self, last: Path | None) -> None:
