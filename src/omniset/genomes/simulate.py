@@ -70,12 +70,17 @@ class Simulated:
 
 
 def simulate(genomes: int = 400, families: int = 1000, mags: int = 100, seed: int = 0) -> Simulated:
-    """Relatives with their gene families, some of them complete references, the others spoilt. There are at least 4
-    genomes, 2 families and 1 mag.
+    """Relatives with their gene families, some of them complete references, the others spoilt.
 
     Up to half of the mags are all genomes there are of some taxonomic families, which so have no reference; the others
     are any. What contaminates a mag is from one other genome, near or far. A family that no reference has would be in
     no table: one copy of it is given to one of them.
+
+    Args:
+        genomes: Number of references, at least 4.
+        families: Number of gene families, at least 2.
+        mags: Number of incomplete genomes, at least 1.
+        seed: The same gives the same tables.
     """
     number, rng = genomes + mags, np.random.default_rng(seed)
     tree = yule_tree(number, rng)

@@ -54,7 +54,12 @@ class Calls:
         samples: Samples,
         progress: bool = False,
     ) -> Calls:
-        """A taxon for every sequence of every sample."""
+        """A taxon for every sequence of every sample.
+
+        Args:
+            candidates: Of the samples' features.
+            usable: Which of these could be read.
+        """
         counts = samples.counts.sorted_indices()
         taxon = np.full(counts.nnz, -1)
         sure = np.zeros((counts.nnz, len(taxa.ranks)), dtype=np.float32)

@@ -140,6 +140,11 @@ class Blend(Method):
     squeezed nor stretched; b makes the mean right. Of parts of weight 0 only attention with genes is kept: it says
     where connectivity was read from, and which genes tell. `held_out` is not looked at.
 
+    Args:
+        genes: Look at expression.
+        device: Where the network learns.
+        say: Told what is being fitted.
+
     Attributes:
         weights: By relation to known regions and by name; "far" alone where too little was held back "near".
         scores: Likewise, Pearson's r over the folds of each part, and of "blend", all parts together, with weights that

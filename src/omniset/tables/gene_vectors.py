@@ -29,7 +29,12 @@ REMEDY = "torch.save({gene: torch.as_tensor(v) for gene, v in table.items()}, pa
 
 @dataclass
 class GeneVectors:
-    """Vectors of genes."""
+    """Vectors of genes.
+
+    Attributes:
+        names: Of the genes, each once.
+        vectors: float32, row i is gene `names[i]`.
+    """
 
     names: list[str]
     vectors: Float[np.ndarray, "genes dim"]

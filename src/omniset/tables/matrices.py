@@ -217,11 +217,12 @@ class Compressed(Matrix):
     """Rows compressed (CSR), on disk or in memory: row pointers are held, the rest is read on demand."""
 
     sparse = True
+    axis = 0  # that is compressed
 
     def __init__(self, data: Any, indices: Any, indptr: Any, shape: tuple[int, int]) -> None:
         self.shape, self.dtype, self.stored = shape, np.dtype(data.dtype), int(data.shape[0])
         self._data, self._indices = data, indices
-        self._indptr = pointers(indptr, shape[0], self.stored, int(indices.shape[0]))
+        self._indptr = pointers(indptr, shape[self.axis], self.stored, int(indices.shape[0]))
 
     def rows(self, start: int, stop: int) -> sp.csr_array:
         first, last = int(self._indptr[start]), int(self._indptr[stop])
@@ -251,15 +252,10 @@ class Sliced(Matrix):
         return sp.csr_array(single(block))
 
 
-class Turned(Matrix):
+class Turned(Compressed):
     """Columns compressed (CSC) on disk: read whole, and turned into rows, at the first read."""
 
-    sparse = True
-
-    def __init__(self, data: Any, indices: Any, indptr: Any, shape: tuple[int, int]) -> None:
-        self.shape, self.dtype, self.stored = shape, np.dtype(data.dtype), int(data.shape[0])
-        self._data, self._indices = data, indices
-        self._columns = pointers(indptr, shape[1], self.stored, int(indices.shape[0]))
+    axis = 1
 
     def rows(self, start: int, stop: int) -> sp.csr_array:
         return self._turned.rows(start, stop)
@@ -267,7 +263,7 @@ class Turned(Matrix):
     @cached_property
     def _turned(self) -> Compressed:
         indices = places(self._indices[:], self.shape[0])
-        held = sp.csc_array((single(self._data[:]), indices, self._columns), self.shape).tocsr()
+        held = sp.csc_array((single(self._data[:]), indices, self._indptr), self.shape).tocsr()
         return Compressed(held.data, held.indices, held.indptr, self.shape)
 
 
