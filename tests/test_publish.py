@@ -89,12 +89,13 @@ def test_a_zip_has_the_files_of_the_model_and_is_the_same_each_time(run, tmp_pat
     (run / "checkpoints" / "last.ckpt").write_text("theirs")
     found = []
     for name in ("a.zip", "b.zip"):
-        assert main(["publish", str(run), f"--out={tmp_path}/{name}", "--license=cc-by-4.0"]) == 0
+        assert main(["publish", str(run), f"--out={tmp_path}/{name}", "--license=CC-BY-4.0"]) == 0
         data = (tmp_path / name).read_bytes()
         found.append(hashlib.sha256(data).hexdigest())
         said = capsys.readouterr().out
         assert f"SHA-256 {found[-1]}" in said
         assert "warning: It holds elements of the sets" in said
+        assert "license: cc-by-4.0; the hub takes those that it lists: https://" in said
     assert found[0] == found[1]
     with zipfile.ZipFile(tmp_path / "a.zip") as packed:
         assert packed.namelist() == NAMES
@@ -128,6 +129,15 @@ def test_what_is_not_published(change, said, run, tmp_path, capsys):
     change(run)
     assert main(["publish", str(run), f"--out={tmp_path}/a.zip", "--license=mit"]) == 2
     assert re.search(said, capsys.readouterr().err)
+    assert not (tmp_path / "a.zip").exists()
+
+
+@pytest.mark.parametrize("named", ["", "my own", "mit\nlibrary_name: other", "ﬁt", "-mit"])
+def test_a_license_that_no_list_can_have(named, run, tmp_path, capsys):
+    assert main(["publish", str(run), f"--out={tmp_path}/a.zip", f"--license={named}"]) == 2
+    said = capsys.readouterr().err
+    assert re.search(r"license must be an identifier such as mit, or other, got .*; all: https://", said)
+    assert said.count("\n") == 1
     assert not (tmp_path / "a.zip").exists()
 
 

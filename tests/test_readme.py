@@ -1,8 +1,12 @@
-"""What README and docs say is what results/ holds, and all that can be pasted from README and first hour runs."""
+"""What README and docs say is what results/ holds; all that can be pasted from README and first hour runs, and all that
+each example prints.
+"""
 
 import os
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +15,7 @@ from benchmarks.results import RESULTS
 from benchmarks.tables import PAGES, TABLES, render
 
 from omniset.cli import main
+from omniset.cli.example import EXAMPLES
 
 README = PAGES[0]
 
@@ -85,3 +90,36 @@ def test_all_that_can_be_pasted_runs_in_one_folder(tmp_path, monkeypatch, capfd)
             assert made <= models
             made = models
         assert made
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_what_an_example_prints_is_pasted_into_a_shell(name, tmp_path):
+    """As a whole, and as large as it is: each command ends with 0, none reads the next, what to look at is there."""
+    command = tmp_path / "bin" / "omniset"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m omniset "$@"\n', encoding="utf-8")
+    command.chmod(0o755)
+    environment = os.environ | {"PATH": f"{command.parent}{os.pathsep}{os.environ['PATH']}"}
+
+    def paste(text: str) -> str:
+        done = subprocess.run(
+            ["bash", "-eu"],
+            input=f"{text}\necho and the last line\n",
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert "Traceback" not in done.stderr
+        said, found, _ = done.stdout.rpartition("and the last line\n")
+        assert found, done.stdout
+        return said
+
+    said = paste(f"omniset example {name}")
+    lines = said.partition("Next:\n")[2].partition("\n\n")[0]
+    assert lines.count("\n  omniset ") == len(EXAMPLES[name].commands)
+    paste(lines)
+    assert (tmp_path / name / re.search(r"^Then look at ([^\s:]+):", said, flags=re.MULTILINE)[1]).stat().st_size > 0

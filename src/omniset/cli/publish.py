@@ -10,6 +10,7 @@ from typing import Any
 from omniset.cli.options import Saving, takes
 
 LICENSE = re.compile(r"\A(---\n(?:(?!---).*\n)*?license: ).*")
+LISTED = "https://huggingface.co/docs/hub/repositories-licenses"  # the hub's own list: not that of SPDX, and it grows
 
 
 @takes(Saving)
@@ -21,7 +22,7 @@ def publish(model: Path, out: Path = Path("model.zip"), license: str | None = No
     Args:
         model: Folder that fit wrote.
         out: The zip.
-        license: Of the model, for its card, as the Hugging Face hub calls it. null: as README.md in the folder has it.
+        license: Of the model, for its card: a name of the Hugging Face hub, or other. null: as README.md there has it.
     """
     import hashlib
     import zipfile
@@ -38,7 +39,9 @@ def publish(model: Path, out: Path = Path("model.zip"), license: str | None = No
     new_file(out)
     text = own.read_text(encoding="utf-8") if own.is_file() else cards.card(folder)
     if license is not None:
-        text, found = LICENSE.subn(lambda match: match[1] + json.dumps(license), text)
+        if not re.fullmatch(r"[a-z\d][a-z\d.-]*", license, flags=re.IGNORECASE | re.ASCII):
+            raise ValueError(f"license must be an identifier such as mit, or other, got {license!r}; all: {LISTED}")
+        text, found = LICENSE.subn(lambda match: match[1] + json.dumps(license.lower()), text)
         if not found:
             raise ValueError(f"{own} does not begin with ---, and a line `license: {license}` before the next ---")
     with replacing(out) as path, zipfile.ZipFile(path, "w") as packed:
@@ -49,5 +52,7 @@ def publish(model: Path, out: Path = Path("model.zip"), license: str | None = No
     data = out.read_bytes()
     say(f"Written to {out}: {', '.join([cards.NAME, *names])}; {len(data):,} bytes")
     say(f"SHA-256 {hashlib.sha256(data).hexdigest()}")
+    if license is not None:
+        say(f"license: {license.lower()}; the hub takes those that it lists: {LISTED}")
     for holds in re.findall(r"^- (It holds .*)", text, flags=re.MULTILINE):
         say(f"warning: {holds}")
