@@ -241,6 +241,8 @@ class Comparison:
         gap, text = gate.interval, self.score(gate.score).text
         mine, other = (self.interval(gate.score, gate.condition, m) for m in (self.ours, gate.opponent))
         digits = max(decimals(mine, other), decimals(gap))
+        if gate.verdict in (HOLDS, SHORT):  # an end that is not 0 does not look like 0
+            digits += not round(min(abs(gap.low), abs(gap.high)), digits)
         text += f", {gate.condition}," if len(self.conditions) > 1 else ""
         theirs, ours = f"{other.value:.{digits}f}", f"{text} {mine.value:.{digits}f}"
         ours += _ends(mine, digits, before=f"95 % interval over {plural(self.unit)} ")
