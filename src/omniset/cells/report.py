@@ -89,7 +89,8 @@ def of_evaluation(evaluation: Evaluation, run: frame.Run) -> Made:
     if not evaluation.inductive.empty:
         text = "A batch is left out of the fit, embedded without being named, and its labels told from the others'."
         sections.append(Section("Batches that were not seen", text, [frame.methods(comparison, NEW, TRANSFER)]))
-    lead = f"{many(len(comparison.methods), 'method')} on {many(number, 'cell')}, judged by labels that none has seen."
+    lead = f"{many(len(comparison.methods), 'method')} on {many(number, 'cell')}, judged by labels that none has seen. "
+    lead += "KNN macro-F1: how well the nearest cells of others tell the types of a batch left out, all types alike."
     about = {"advice": evaluation.advice(), "checks": evaluation.checks, "not_run": evaluation.not_run}
     about["drawn"] = {"cells": len(rows), "of": number, "by": how}
     remarks = [Note("info", evaluation.advice())]

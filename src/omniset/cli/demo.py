@@ -124,7 +124,8 @@ def _learn(place: Any, models: dict[str, Any], max_sets: int | None, seed: int) 
     write(out, page, numbers)
     _say(f"\n{numbers['verdict']}\n{SAME}")
     _say(
-        f"\nWritten to {place.out}: the model, metrics.json, digits.png. Open {place.out / 'report.html'} in a browser."
+        f"\nWritten to {place.out}: the model, metrics.json, digits.png, report.html, report.json, the three runs in "
+        f"runs/; run.json lists all files. Open {place.out / 'report.html'} in a browser."
     )
     return result
 
@@ -190,9 +191,10 @@ def _page(result: dict[str, Any], picture: Any) -> tuple[Any, dict[str, Any]]:
         [int(size), Cell(f"{row['largest_difference']:.1g}", row["largest_difference"]), row["labels_changed"]]
         for size, row in result["shard_agreement"].items()
     ]
+    ways = ["trained on", "accuracy", "95 % interval", "seconds"]
     columns = ["shard size", "largest difference in probability", "labels changed"]
     tables = [
-        Table("By how the model was trained.", ["trained on", "accuracy", "95 % interval", "seconds"], accuracies),
+        Table("How it was trained. Intervals are of what other digits would give.", ways, accuracies),
         Table("The same predictions from shards of any size, against whole sets.", columns, agreement),
     ]
     whole, exact, first = (f"{row['accuracy']:.1%} (95 % interval {_ends(row)})" for row in rows.values())

@@ -30,6 +30,18 @@ from omniset.trials.kept import Done, Kept
 
 ACCESSORY = f"{OURS}-accessory"  # ours, told that rare families are lost more often
 OF_OURS = (OURS, NO_NETWORK, ACCESSORY, "evidence", "seed")  # all others are baselines
+NAMES = {
+    OURS: "ours",
+    NO_NETWORK: "ours without the network",
+    ACCESSORY: "ours, told of rare families",
+    "as-is": "what was observed",
+    "prevalence": "share of references",
+    "prevalence-bayes": "the same, and the evidence",
+    "knn": "most similar references",
+    "knn-likelihood": "likeliest references",
+    "pca": "principal components",
+    "mean": "of the strongest baselines",
+}
 DEFAULT = (NO_NETWORK, "pca", "autoencoder", "mean")  # methods beside ours and the untrained ones
 TEST_FRACTION = 0.2  # share of the genomes that is kept for the test, by whole clades
 # (missed, foreign) at which the public original was judged, independent noise of families.
@@ -298,7 +310,8 @@ class Evaluation:
     @cached_property
     def comparison(self) -> Comparison:
         """Means over genomes and seeds, intervals over clades."""
-        return Comparison(self.rows, SCORES, "clade", "clade", ("seed", "genome"), self.baselines, aims(self.whole > 0))
+        about: dict[str, Any] = {"baselines": self.baselines, "aims": aims(self.whole > 0), "names": NAMES}
+        return Comparison(self.rows, SCORES, "clade", "clade", ("seed", "genome"), **about)
 
     @property
     def decisive(self) -> list[str]:

@@ -18,10 +18,9 @@ from omniset.genomes.kegg_modules import Modules
 from omniset.genomes.metadata import WHOLE
 from omniset.genomes.noise import LOSSES
 from omniset.report import figures
-from omniset.report.blocks import Block, Cell, Note, Plot, Report, Section, Table, listed, many, plots_of, rounded
-from omniset.report.figures import Series
+from omniset.report.blocks import Block, Cell, Note, Plot, Report, Section, Table, many, plots_of, rounded
 from omniset.report.frame import Run, compose, ends, learning, methods
-from omniset.trials.comparison import OURS, Comparison
+from omniset.trials.comparison import Comparison
 from omniset.trials.intervals import Interval, decimals
 
 ROWS, OFTEN, DRAWN = 500, 25, 120  # of a table of genomes and of families, and bars of genomes, at most
@@ -193,7 +192,7 @@ def of_evaluation(run: Run, evaluation: Evaluation) -> Made:
     """The report on an evaluation: verdict and gates first, then every method under every condition."""
     compared, columns = evaluation.comparison, ("auprc_missing", "recall_missing", "f1", "ece_missing", "worse")
     tables = [methods(compared, condition, columns) for condition in evaluation.decisive]
-    sections = [Section("Methods", f"Ours is {OURS}.", [*tables])]
+    sections = [Section("Methods", "", [*tables])]
     for title, kinds, scores, text in PARTS:
         conditions = evaluation.of_kind(*kinds)
         conditions += [c for c in evaluation.of_kind("known") if c.level in LOSSY] if kinds == LOSSES[1:] else []
@@ -208,7 +207,6 @@ def of_evaluation(run: Run, evaluation: Evaluation) -> Made:
         f"{lead} that none of them has seen. Names such as 70/5 are completeness / contamination in percent. {AUPRC}",
         sections,
         evaluation.own_numbers(),
-        picture=_lines(evaluation),
         remarks=[Note("warning", low)] if (low := evaluation.imprecise()) else [],
         comparison=compared,
     )
@@ -225,21 +223,6 @@ def _table(compared: Comparison, title: str, score: str, conditions: Sequence[Co
     rows = [[condition.name, *row] for condition, *row in zip(conditions, *cells, strict=True)]
     caption = f"{title}: {compared.score(score).text}, with 95 % intervals over clades."
     return Table(caption, ["condition", *found], rows)
-
-
-def _lines(evaluation: Evaluation) -> list[Plot]:
-    """How well missing families are ranked, by completeness, of clean genomes; ours with its interval."""
-    compared, score, series = evaluation.comparison, "auprc_missing", {}
-    levels = sorted((c for c in evaluation.of_kind("known") if c.level[1] == 0), key=lambda c: c.level[0])
-    for method in compared.methods:
-        found = [compared.interval(score, c.name, method) for c in levels]
-        band = ([i.low for i in found], [i.high for i in found]) if method == OURS else ()
-        series[method] = Series([c.level[0] for c in levels], [i.value for i in found], *band)
-    if not np.isfinite([one.y for one in series.values()]).any():
-        return []
-    text = f"{compared.score(score).text} by completeness, none foreign."
-    figure = figures.lines(series, "completeness, %", compared.score(score).text, reference="as-is")
-    return [Plot(figure, f"{text} Largest: {listed({name: max(one.y) for name, one in series.items()})}.", text)]
 
 
 # ---------------------------------------------------------------------- parts

@@ -136,6 +136,7 @@ class Comparison:
         baselines: Methods that ours has to beat.
         aims: Of the gates.
         learned: The methods learned from the same units, each left out in its turn.
+        names: What methods are, in words, for sentences and tables.
     """
 
     rows: pd.DataFrame
@@ -148,9 +149,14 @@ class Comparison:
     ours: str = OURS
     resamples: int = 1000
     learned: bool = False
+    names: Mapping[str, str] = field(default_factory=dict)
     _intervals: dict[tuple[str, ...], Interval] = field(default_factory=dict, repr=False)
     _pairs: dict[tuple[str, str], Pair | None] = field(default_factory=dict, repr=False)
     _resamplings: dict[tuple[str, str], Resampling] = field(default_factory=dict, repr=False)
+
+    def named(self, method: str) -> str:
+        """A method, and what it is."""
+        return f"{method} ({self.names[method]})" if method in self.names else method
 
     @cached_property
     def methods(self) -> list[str]:
@@ -246,7 +252,7 @@ class Comparison:
         text += f", {gate.condition}," if len(self.conditions) > 1 else ""
         theirs, ours = f"{other.value:.{digits}f}", f"{text} {mine.value:.{digits}f}"
         ours += _ends(mine, digits, before=f"95 % interval over {plural(self.unit)} ")
-        opponent = f"{gate.opponent}, the best baseline" if gate.best else gate.opponent
+        opponent = self.named(gate.opponent) + (", the best baseline" if gate.best else "")
         few = f"; only {number_of(gap.units, self.unit)}" if gap.few else ""
         apart = f"difference {gap.value:+.{digits}f}, {_ends(gap, digits, '+').strip(' ()')}{few}"
         if gap.low == gap.high == 0:
@@ -267,7 +273,7 @@ class Comparison:
         if not gate.best or found.empty:
             return ""
         first = str(found.idxmax() if self.score(gate.score).larger else found.idxmin())
-        return f"; the next best baseline, {first}, has {found[first]:.{digits}f}"
+        return f"; the next best baseline, {self.named(first)}, has {found[first]:.{digits}f}"
 
     def lines(self, conditions: Sequence[str] | None = None) -> list[str]:
         """What a terminal shows below the verdict: methods, best first; the gates, where there are several.
@@ -406,6 +412,6 @@ def plural(noun: str) -> str:
 
 def few_units(units: int, noun: str) -> str:
     """A sentence beside intervals of few units; empty where there are enough."""
-    if units >= FEW:
+    if not 1 < units < FEW:  # of one there is no interval
         return ""
     return f"Intervals are of {number_of(units, noun)} only: Student's t, or Wilson's of shares."
