@@ -166,7 +166,7 @@ def learning_curve(history: list[dict[str, Any]], name: str, kept_epoch: int | N
 
 
 @styled
-def lines(series: Mapping[str, Sequence[float]], x: Sequence[float], xlabel: str, ylabel: str) -> Figure:
+def lines(series: Mapping[str, Sequence[float]], x: Sequence[float | int], xlabel: str, ylabel: str) -> Figure:
     """A line each."""
     figure, axes = panel(height=3.1 + 0.22 * -(-len(series) // 2))
     for place, (name, y) in enumerate(series.items()):
