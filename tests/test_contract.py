@@ -203,6 +203,15 @@ def test_reports_have_one_frame(done):
     assert done.json("evaluation/report.json")["evaluation"]["format"] == "omniset evaluation"
 
 
+def test_cards_say_what_was_measured(done):
+    """Vectors of cells, the seed for regions and the baskets have nothing beside them at fit, and say so."""
+    card = (done.folder / "model" / "README.md").read_text(encoding="utf-8")
+    found = re.search(r"## Metrics\n\n(.*)", card)[1]
+    nothing = found == "None: `fit` kept nothing back to measure on; `evaluate` measures."
+    assert nothing == (done.system.name in ("cells", "regions", "baskets"))
+    assert nothing or done.json("model/metrics.json")["validation"]["verdict"] in card
+
+
 def test_multiqc_collects_from_all(done):
     assert [*done.folder.joinpath("evaluation").glob("*_mqc.json")]
     for path in done.folder.rglob("*_mqc.json"):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "omniset"
-LINES = 55_600  # of all files together
+LINES = 55_700  # of all files together
 STARTERS = ("omniset", "omniset.__main__")  # which import whatever they name
 FILES = {
     ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__"): path

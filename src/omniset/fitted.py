@@ -28,10 +28,12 @@ class Estimator(Computing):
         FITTED: A JSON schema for each key of what `_state` gives.
         TABLES: The tables of an artefact, and the columns of text that each must have.
         HISTORIES: Attributes, without the underscore at the end, that metrics.json has.
+        measured_: What was measured at fit of data kept back, as an evaluation has it: for the card.
     """
 
     network_: Any
     history_: Any
+    measured_: Mapping[str, Any] = {}
     FITTED: ClassVar[dict[str, Any]] = {}
     TABLES: ClassVar[Mapping[str, Sequence[str]]] = {}
     HISTORIES: ClassVar[tuple[str, ...]] = ("history",)
@@ -65,7 +67,7 @@ class Estimator(Computing):
             self._state(),
             self._tables(),
             self._networks(),
-            {name: getattr(self, f"{name}_") for name in self.HISTORIES} | dict(metrics or {}),
+            {**{n: getattr(self, f"{n}_") for n in self.HISTORIES}, "validation": self.measured_, **(metrics or {})},
             devices.find(self.device).type,
         )
 
@@ -106,6 +108,7 @@ class Estimator(Computing):
             estimator._restore(config["fitted"], tables, weights)
         weights.require_read()
         metrics = artefacts.load_metrics(folder)
+        estimator.measured_ = found if isinstance(found := metrics.get("validation"), dict) else {}
         for name in cls.HISTORIES:
             default = getattr(estimator, f"{name}_", None)
             value = metrics.get(name, [] if default is None else default)

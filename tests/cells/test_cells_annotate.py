@@ -233,6 +233,8 @@ def test_in_one_batch_components_count_and_what_is_said_holds_for_new_cells():
     assert right > (parts[0].argmax(1) == y).mean() + 0.03  # genes alone are worse
     assert right > (parts.argmax(2) == y).mean(1).max() - 0.02
     assert annotator.kept_back_["right"] == pytest.approx(right, abs=0.05)
+    assert annotator.kept_back_["simple"] == pytest.approx((parts[0].argmax(1) == y).mean(), abs=0.05)
+    assert annotator.kept_back_["low"] < annotator.kept_back_["right"] < annotator.kept_back_["high"]
     assert table["probability"].mean() == pytest.approx(right, abs=0.04)
 
 

@@ -10,6 +10,7 @@ import scipy.sparse as sp
 import torch
 from genome_oracle import corrected, genomes_of, level, rates, some_counts, suite_of
 from scipy import stats
+from sklearn.metrics import average_precision_score
 
 from omniset.genomes import calibration
 from omniset.genomes.calibration import GRID, LEVELS, at_quality, reliability
@@ -96,6 +97,20 @@ def test_all_methods_see_the_same(genomes, methods):
             missed, _ = rates(some_counts(), float(batch.completeness[i]), float(batch.contamination[i]))
             near = max(corrected(batch.counts[i].numpy(), r, missed) for r in some_counts()[:23])
             assert noisy.novelty[i] == pytest.approx(1 - near, abs=1e-5)
+
+
+def test_ours_stands_beside_the_simple_method_on_the_same_genomes(genomes, methods):
+    """By scikit-learn, of the families that a genome lacks of what was drawn for both."""
+    compared = calibration.beside(methods["pca"], methods["knn"], genomes, 2, "cpu")
+    _, observed, _ = next(degraded(genomes, genomes.validation, (70.0, 5.0), "estimated", 2800))
+    missing, truth = ~observed.present.numpy(), genomes.counts[genomes.validation].toarray() > 0
+    for name, method in (("omniset", methods["pca"]), (calibration.LIKELIEST, methods["knn"])):
+        with torch.no_grad():
+            odds = method(observed).numpy()
+        lacking = [one for one in zip(truth, missing, odds, strict=True) if one[0][one[1]].any()]
+        each = [average_precision_score(t[m], o[m]) for t, m, o in lacking]
+        assert compared.interval("auprc_missing", "70/5", name).value == pytest.approx(np.mean(each))
+    assert compared.decisive.opponent == calibration.LIKELIEST
 
 
 # ---------------------------------------------------------------------- what is computed of them

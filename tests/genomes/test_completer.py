@@ -77,13 +77,13 @@ def test_vocabulary_and_references_are_bounded(monkeypatch):
     assert vocabulary.loc[["COG0001", "COG0003"]].to_numpy().tolist() == [["H", "a synthase"], ["C", ""]]
     assert (vocabulary["category"] != "").sum() == 2
     assert len(model.references_) == 9
-    assert model.notes_[-1].startswith(("mixed, the parts have a log loss of ", "neighbours is taken alone"))
+    assert model.notes_[-1].startswith(("log loss on clades left out: ", "neighbours is taken alone"))
     assert model.notes_[:-1] == [
         f"1 of {FRAME.shape[1] + 1} families are not in any genome learned from, and are left out of the vocabulary",
         "9 of 24 genomes are kept to compare with, drawn over the clades",
-        "4 genomes of 1 clade ('F5') told weights and thresholds, before all was learned anew with them",
+        "4 genomes of 1 clade set weights and thresholds, before all was learned anew with them",
         "these are few clades: a precision that they tell may not hold in clades that are unlike them",
-        "4 genomes of the other clades told weights as well",
+        "4 genomes of the other clades set weights as well",
     ]
     assert set(model.references_["genome"]) < set(FRAME.index[[*SPLIT[0], *SPLIT[1]]])
 

@@ -114,7 +114,7 @@ def test_of_many_that_are_kept_back_some_are_asked(monkeypatch):
     assert set(first.train) == set(SPLIT[0]) - set(first.single)
     assert set(second.train) == set(second.references) == set(EVERYTHING)
     asked = "3 of 4 genomes that were kept back are asked for weights and thresholds, drawn over the clades"
-    told = "3 genomes of 1 clade ('F5') told weights and thresholds, before all was learned anew with them"
+    told = "3 genomes of 1 clade set weights and thresholds, before all was learned anew with them"
     assert {asked, told} <= set(model.notes_)
     assert (model.sizes_["genomes"], model.sizes_["validation"]) == (24, 3)
 
@@ -127,7 +127,7 @@ def test_without_refit_what_was_kept_back_stays_out(monkeypatch):
     one, two = (fit_split(frame, refit=False, epochs=2) for frame in (FRAME, other))
     assert same_weights(one, two, without=["mixture", "completeness_weight", "said", "true"])
     assert one.levels_ != two.levels_
-    assert one.notes_[0] == "4 genomes of 1 clade ('F5') told weights and thresholds, and stay out of the model"
+    assert one.notes_[0] == "4 genomes of 1 clade set weights and thresholds, and stay out of the model"
 
 
 def test_a_run_stopped_in_either_part_goes_on(tmp_path, monkeypatch):

@@ -233,7 +233,7 @@ def test_evaluation(tmp_path):
     gates = made.comparison.gates
     assert table_of(page, "One holds")["verdict"].tolist() == [gate.verdict for gate in gates]
     assert gates[0].opponent == made.comparison.best_baseline("auprc_missing", "70/0")
-    assert table_of(page, "AUPRC of missing families, 70/0.")["method"][0] == "omniset"
+    assert table_of(page, "AUPRC of missing families, 70/0.")["method"][0] == "omniset (ours)"
     assert found["evaluation"]["verdict"] == made.comparison.verdict() == page.lead == found["verdict"]
     assert found["precision"] == 0.95
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from omniset.microbiomes import calibration
 from omniset.microbiomes.abundances import Prior
 from omniset.microbiomes.assignments import Calls
 from omniset.microbiomes.baselines import NaiveBayes, Nearest
@@ -376,6 +377,21 @@ def test_the_sample_has_a_say_where_more_reads_are_right():
     found = choose(samples)
     assert np.allclose(found.right, first_of(each[0], each[1:], 1))
     assert choose(samples, context=False).prior is ALONE
+
+
+def test_naive_bayes_beside_the_choice_is_what_it_calls_by_itself():
+    candidates, truth = kept_back()
+    choice = Choice(KeptBack(candidates, truth, np.array([0.0, 0.1]), 7, None, 3), Prior(0.3))
+    shares = []
+    for rows, reads, _ in choice.samples:
+        called = candidates.taxon[rows, candidates.naive_bayes[rows].argmax(1)]
+        shares.append(sum(k for k, c, t in zip(reads, called, truth[rows], strict=True) if c == t) / sum(reads))
+    compared = calibration._compared(choice, "genus")
+    values = compared.table("right", calibration.KEPT)["value"]
+    assert values["omniset"] == pytest.approx(choice.right.mean())
+    assert values[calibration.NAIVE_BAYES] == pytest.approx(np.mean(shares))
+    assert np.mean(shares) != pytest.approx(choice.right.mean(), abs=0.01)
+    assert "share of reads whose genus is right 0." in compared.verdict()
 
 
 def test_a_sample_that_overrules_its_reads_is_not_asked(monkeypatch):

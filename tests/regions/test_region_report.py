@@ -88,7 +88,7 @@ def test_the_report_on_an_evaluation(whole, tmp_path):
     found = evaluation()
     verdict = found.comparison.verdict()
     assert verdict.startswith("Pearson's r ")
-    assert ": better than ridge, the best baseline, with " in verdict
+    assert ": better than ridge (kernel ridge), the best baseline, with " in verdict
     for word in (verdict, "both regions of a test pair are new to it", "folds of 2 seeds", figures.NEEDS):
         assert word in said
     for word in ("A &lt;warning&gt;.", "What was decided."):

@@ -31,6 +31,7 @@ from omniset.report.blocks import many
 from omniset.runs.progress import Progress
 from omniset.training import artefacts, schema
 from omniset.training.located import located
+from omniset.trials.comparison import OURS, Aim, Comparison, Score
 from omniset.trials.stacking import Classes, Stack, cross_fitted, in_words, log_losses, raised
 
 Chosen = Int[np.ndarray, " chosen"]  # rows of labelled cells
@@ -43,6 +44,9 @@ SHARED = len(METHODS) - 1  # methods before those that have a width
 FOLDS, CELL_FOLDS = 3, 5  # parts that are kept back in turn: of whole batches; of cells, where there is one
 MOST = 20_000  # labelled cells that are learned from, at most; rare types lose none
 TOGETHER = 4096  # cells annotated at a time
+FEW_BATCHES = 5  # fewer, and intervals are of cells
+SIMPLE, KEPT = "logistic regression on genes", "cells kept back"
+NAMES = (SIMPLE, "the same on principal components", "the same on vectors", "neighbours")  # of the methods
 
 
 @dataclass
@@ -133,7 +137,8 @@ class CellAnnotator(AnnotatorOptions, Estimator):
         types_: The types.
         embedder_: The model of the cells' vectors.
         weights_: Of each method.
-        kept_back_: What was said of cells kept back: how many, and the shares `right` and `unknown`.
+        kept_back_: What was said of cells kept back: how many; the share `right`, its 95 % interval from `low` to
+            `high`, and that of logistic regression on genes, `simple`; the share `unknown`.
         notes_: What was decided, a sentence each.
     """
 
@@ -354,15 +359,21 @@ class CellAnnotator(AnnotatorOptions, Estimator):
         return raised(self.mixture_(answers), self.sureness_)
 
     def _say(self, folds: list[_Kept], said: Shares) -> None:
-        y = np.concatenate([fold.y for fold in folds])
-        right = float((said.argmax(1) == y).mean())
+        y, batches = (np.concatenate([getattr(fold, name) for fold in folds]) for name in ("y", "batches"))
+        simple = np.concatenate([fold.answers[0] for fold in folds])  # of genes
+        each = [(name, p.argmax(1) == y) for name, p in ((OURS, said), (SIMPLE, simple))]
+        about = {"condition": KEPT, "cell": np.arange(len(y)), "batch": batches}
+        rows = pd.concat([pd.DataFrame({**about, "method": name, "right": right * 1.0}) for name, right in each])
+        unit = "batch" if self.by_batch_ and len(np.unique(batches)) >= FEW_BATCHES else "cell"
+        score, aims = Score("right", "accuracy", share=True), [Aim(KEPT, "right", SIMPLE)]
+        compared = Comparison(rows, [score], unit, unit, ["cell"], [SIMPLE], aims)
+        ours, genes = (compared.interval("right", KEPT, name) for name, _ in each)
         refused = float(self.novelty_.unknown(self.novelty_.known, self.novelty_.calls).mean())
-        self.kept_back_ = {"cells": len(y), "right": right, "unknown": refused}
+        self.kept_back_ = {"cells": len(y), "right": ours.value, "low": ours.low, "high": ours.high}
+        self.kept_back_ |= {"simple": genes.value, "unknown": refused}
+        self.measured_ = compared.numbers()
         counts = np.bincount(y, minlength=len(self.types_))
-        self.notes_.append(in_words(self.weights_))
-        self.notes_.append(
-            f"of {len(y):,} cells kept back {right:.1%} were called rightly, and {refused:.1%} would be called unknown"
-        )
+        self.notes_.insert(0, in_words(dict(zip(NAMES, self.weights_.values(), strict=True))))
         lone = [name for name, count in zip(self.types_, counts, strict=True) if not count]
         if lone:
             why = "in one of these parts only" if self.by_batch_ else "of a single cell"

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from omniset.cells.annotator import CellAnnotator
+from omniset.cells.annotator import FEW_BATCHES, CellAnnotator
 from omniset.cells.baselines import CALLERS
 from omniset.cells.data import UNKNOWN, numbered_anew, opened
 from omniset.cells.embedder import CellEmbedder
@@ -26,7 +26,6 @@ from omniset.trials.intervals import Draws, Values
 from omniset.trials.kept import Done, Kept
 
 HALF, NEW, REMOVED = "half labelled", "new batches", "types removed"
-FEW_BATCHES = 5  # fewer, and intervals are of cells
 TYPE_CELLS = 20  # in the batch left out, for a type to be removed
 DRAWS = 200
 NO_BATCH = -1  # is left out, but half of the labels

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from omniset.cells.annotator import Annotation, CellAnnotator
+from omniset.cells.annotator import SIMPLE, Annotation, CellAnnotator
 from omniset.cells.data import UNKNOWN, Cells, labels_of
 from omniset.cells.embedder import CellEmbedder
 from omniset.cells.evaluate import ALL, NEW, TRANSFER, WHOLE, Evaluation
@@ -22,7 +22,6 @@ from omniset.report import figures, frame
 from omniset.report.blocks import Block, Note, Plot, Report, Section, Table, listed, many, plots_of, rounded
 from omniset.trials.comparison import OURS, Comparison, number_of
 from omniset.trials.intervals import Interval, decimals
-from omniset.trials.stacking import in_words
 
 GENES = 15  # shown for a cell that is explained, or a perturbation
 LISTED = 200  # batches, samples, pairs of types
@@ -90,7 +89,8 @@ def of_evaluation(evaluation: Evaluation, run: frame.Run) -> Made:
     if not evaluation.inductive.empty:
         text = "A batch is left out of the fit, embedded without being named, and its labels told from the others'."
         sections.append(Section("Batches that were not seen", text, [frame.methods(comparison, NEW, TRANSFER)]))
-    lead = f"{many(len(comparison.methods), 'method')} on {many(number, 'cell')}, judged by labels that none has seen."
+    lead = f"{many(len(comparison.methods), 'method')} on {many(number, 'cell')}, judged by labels that none has seen. "
+    lead += "KNN macro-F1: how well the nearest cells of others tell the types of a batch left out, all types alike."
     about = {"advice": evaluation.advice(), "checks": evaluation.checks, "not_run": evaluation.not_run}
     about["drawn"] = {"cells": len(rows), "of": number, "by": how}
     remarks = [Note("info", evaluation.advice())]
@@ -105,7 +105,7 @@ def of_annotation(
     labels = annotation.table["label"].to_numpy(dtype=object)
     share = float((labels == UNKNOWN).mean()) if len(labels) else 0.0
     text = "A cell is unknown where it is stranger than nearly all known cells that were called the same."
-    of_types = _table("Of each type; and of the unknown cells those most like it.", counts)
+    of_types = _table("Cells of each type, the median probability of the call, and unknown cells most like it.", counts)
     beside_reference = _beside_reference(annotator, annotation)
     sections = [Section("Calls", text, [of_types]), beside_reference]
     if sample is not None:
@@ -119,12 +119,14 @@ def of_annotation(
     weights = pd.DataFrame(annotator.weights_.items(), columns=["method", "weight"])
     sections.append(Section("How it was learned", "", [_table("By calls of cells kept back.", weights, half=True)]))
     kept = annotator.kept_back_
-    digits = max(decimals(Interval(kept["right"], units=int(kept["cells"]))) - 2, 0)
+    digits = max(decimals(Interval(kept["right"], kept["low"], kept["high"])) - 2, 0)
+    right, low, high, simple = (f"{100 * kept[name]:.{digits}f}" for name in ("right", "low", "high", "simple"))
     called = counts.loc[(counts["label"] != UNKNOWN) & (counts["cells"] > 0)]
     verdict = (
         f"{int(called['cells'].sum()):,} of {many(len(labels), 'cell')} are of {many(len(called), 'known type')}, and "
-        f"{share:.0%} are unknown; of {kept['cells']:,} known cells kept back {kept['right']:.{digits}%} were "
-        f"called right, of each batch at most {annotator.error:.0%} unknown."
+        f"{100 * share:.0f} % are unknown. Of {kept['cells']:,} known cells kept back {right} % were called right "
+        f"(95 % interval {low} to {high}), by {SIMPLE} alone {simple} %; of each batch at most "
+        f"{100 * annotator.error:g} % were called unknown."
     )
     text = "So many are unknown: of types that the reference lacks, or measured otherwise than it."
     numbers = {
@@ -133,7 +135,7 @@ def of_annotation(
         **beside,
         "model": annotator.embedder_.identity(),
     }
-    remarks = [*([Note("warning", text)] if share > MUCH else []), Note("info", in_words(annotator.weights_))]
+    remarks = [Note("warning", text)] if share > MUCH else []
     how: dict[str, Any] = {"remarks": remarks, "settings": annotator.get_params()}
     about = f"The reference has {len(annotation.types)} types."
     return frame.compose(run, verdict, about, sections, numbers, picture=plots_of(beside_reference)[2:], **how)

@@ -335,7 +335,7 @@ def perturb(
             study = Study.of(cells, **columns)
             evaluation: Any = evaluate_perturbation(study, say if options["progress"] else lambda line: None)
             fitted, groups, table = CellPerturber(**arguments).fit_groups(study), study.lacking, None
-            fitted.write(folder.path / "perturber")
+            fitted.write(folder.path / "perturber", {"validation": evaluation.numbers()})
             evaluation.comparison.write_rows(folder.path / "scores.csv.gz")
             notes = [*cells.notes, *fitted.notes_, *evaluation.notes]
             written = ["scores.csv.gz", "perturber/", *(written if groups else [])]

@@ -105,11 +105,16 @@ def _learn(place: Any, models: dict[str, Any], max_sets: int | None, seed: int) 
     place.save(model)
     picture = _explained(model, test, y_test)
     plots.save(picture, out / "digits.png")
+    scores = [
+        {"score": "accuracy", "method": way, "value": row["accuracy"], "95 % interval": _ends(row)}
+        for way, row in rows.items()
+    ]
     result = {
         "train_sets": len(train),
         "test_sets": len(test),
         "model": {k: v for k, v in model.get_params().items() if k not in ("progress", "device", "log")},
         "accuracy": rows,
+        "validation": {"ours": EXACT, "on": f"{len(test):,} held-out digits", "scores": scores},
         "shard_agreement": agreement,
         "history": {way: m.history_ for way, m in models.items()},
         "provenance": provenance(seed, devices.find(model.device).type),
@@ -119,7 +124,8 @@ def _learn(place: Any, models: dict[str, Any], max_sets: int | None, seed: int) 
     write(out, page, numbers)
     _say(f"\n{numbers['verdict']}\n{SAME}")
     _say(
-        f"\nWritten to {place.out}: the model, metrics.json, digits.png. Open {place.out / 'report.html'} in a browser."
+        f"\nWritten to {place.out}: the model, metrics.json, digits.png, report.html, report.json, the three runs in "
+        f"runs/; run.json lists all files. Open {place.out / 'report.html'} in a browser."
     )
     return result
 
@@ -182,20 +188,24 @@ def _page(result: dict[str, Any], picture: Any) -> tuple[Any, dict[str, Any]]:
         for way, row in rows.items()
     ]
     agreement = [
-        [int(size), Cell(f"{row['largest_difference']:.1e}", row["largest_difference"]), row["labels_changed"]]
+        [int(size), Cell(f"{row['largest_difference']:.1g}", row["largest_difference"]), row["labels_changed"]]
         for size, row in result["shard_agreement"].items()
     ]
+    ways = ["trained on", "accuracy", "95 % interval", "seconds"]
     columns = ["shard size", "largest difference in probability", "labels changed"]
     tables = [
-        Table("By how the model was trained.", ["trained on", "accuracy", "95 % interval", "seconds"], accuracies),
+        Table("How it was trained. Intervals are of what other digits would give.", ways, accuracies),
         Table("The same predictions from shards of any size, against whole sets.", columns, agreement),
     ]
-    whole, exact, first = (f"{row['accuracy']:.1%} ({_ends(row)})" for row in rows.values())
+    whole, exact, first = (f"{row['accuracy']:.1%} (95 % interval {_ends(row)})" for row in rows.values())
     verdict = (
         f"Of {result['test_sets']:,} held-out digits {exact} are read right after learning from 8-point shards with "
         f"exact gradients; after whole sets {whole}, and after the first shard of each alone, the simple way, {first}."
     )
-    about = f"One model, trained in three ways on {result['train_sets']:,} digits as multisets of points."
+    about = (
+        "A digit is a set of points, each as often as its pixel is dark; a shard is a part of it. One model, trained "
+        f"in three ways on {result['train_sets']:,} digits."
+    )
     sections = [Section("How good it is", SAME, [*tables]), learning(result["history"])]
     return compose(run, verdict, about, sections, result, picture=[picture], settings=result["model"])
 

@@ -57,9 +57,10 @@ def example(
         raise ValueError(f"seed must be >= 0, got {seed}")
     with working_folder(out, name, "example", seed=seed) as folder:
         chosen.write(folder.path, seed)
-    width = max(map(len, chosen.files))
+    files = {**chosen.files, "run.json": "a list of these files, by which a later run may replace them"}
+    width = max(map(len, files))
     say(f"Written to {out}, made up, seed {seed}:")
-    for file, what in chosen.files.items():
+    for file, what in files.items():
         say(f"  {file:{width}}  {what}")
     say(f"\nNext:\n  cd {out}")
     for command in chosen.commands:

@@ -105,7 +105,8 @@ def fit(
             lines = []
             if isinstance(blend := predictor.method_, Blend):
                 for kind, of in blend.weights.items():
-                    lines.append("  " + f"regions {RELATIONS[kind]}: " * (len(blend.weights) > 1) + in_words(of))
+                    where = f"regions {RELATIONS[kind]}: " if len(blend.weights) > 1 else ""
+                    lines.append(f"  {where}{in_words({report.name_of(name): w for name, w in of.items()})}")
             genes = _importance(predictor, talk, FIT_NULLS)
             talk("writing the report")
             made = report.of_fit(folder.about(f"Model of {files.title}", predictor.notes_), predictor, genes)

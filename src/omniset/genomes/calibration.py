@@ -12,6 +12,7 @@ from operator import mul
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Int, Int8
 from scipy import stats
@@ -22,6 +23,7 @@ from omniset.genomes.baselines import Method
 from omniset.genomes.metadata import is_whole
 from omniset.genomes.references import References
 from omniset.genomes.training import QUALITIES, Genomes, Noisy, apply_all, degraded
+from omniset.trials.comparison import OURS, Aim, Comparison, Score
 
 Probabilities = Float[np.ndarray, "genomes families"]
 Flags = Bool[np.ndarray, "genomes families"]
@@ -40,6 +42,9 @@ MOST = 400  # genomes that modules are calibrated by, each at a quality
 ALIKE, UNLIKE = ("copies",), ("accessory", "islands")
 OFFS, CENTRAL = ("off", "off_estimated"), 0.975
 NOVEL = 0.95  # quantile of novelty in validation above which a genome is far from what was learned
+# Beside the simple method, of what quality; of which score.
+LIKELIEST, DAMAGED = "the 15 likeliest references", (70.0, 5.0)
+MISSING = Score("auprc_missing", "AUPRC of missing families", share=True)
 
 
 @dataclass(frozen=True)
@@ -231,6 +236,41 @@ def precision_bounds(
     error = np.sqrt(len(sizes) / units_left * np.square(correct - made * share).sum(0)) / total
     bound = share - stats.t.ppf(SURE, units_left) * error
     return [float(b) if n >= FEWEST else None for b, n in zip(bound, number, strict=True)]
+
+
+# ---------------------------------------------------------------------- how well missing families are ranked
+
+
+def ranked(what: str, scores: Float[np.ndarray, " pairs"], positive: Bool[np.ndarray, " pairs"]) -> dict[str, float]:
+    """Average precision and area under the ROC curve; NaN where all, or none, are positive.
+
+    scikit-learn's functions, called for every genome, would take longer than the models.
+    """
+    if not positive.any() or positive.all():
+        return {f"auprc_{what}": np.nan, f"auroc_{what}": np.nan}
+    order = np.argsort(-scores, kind="stable")
+    ends = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)  # equal scores are one step
+    true = np.cumsum(positive[order])[ends]
+    false = ends + 1 - true
+    recall, fallout = np.append(0, true / true[-1]), np.append(0, false / false[-1])
+    return {
+        f"auprc_{what}": float((np.diff(recall) * true / (ends + 1)).sum()),
+        f"auroc_{what}": float((np.diff(fallout) * (recall[1:] + recall[:-1]) / 2).sum()),
+    }
+
+
+def beside(ours: Method, simple: Method, genomes: Genomes, seed: int, device: torch.device | str) -> Comparison:
+    """How well both rank the families that validation genomes of `DAMAGED` lack, their quality estimated."""
+    rows, methods = genomes.validation, {OURS: ours, LIKELIEST: simple}
+    noise = degraded(genomes, rows, DAMAGED, "estimated", seed * 1000 + 800)
+    about = {"condition": "{:g}/{:g}".format(*DAMAGED), "clade": genomes.clades.groups[rows], "genome": rows}
+    frames = []
+    for name, one in apply_all(methods, genomes, noise, device).items():
+        each = zip(one.log_odds, one.truth, one.observed, strict=True)
+        scores = [ranked("missing", odds[~seen], truth[~seen])[MISSING.name] for odds, truth, seen in each]
+        frames.append(pd.DataFrame({**about, "method": name, MISSING.name: scores}))
+    aims = [Aim(about["condition"], MISSING.name, LIKELIEST)]
+    return Comparison(pd.concat(frames), [MISSING], "clade", "clade", ["genome"], [LIKELIEST], aims)
 
 
 # ---------------------------------------------------------------------- what modules are calibrated by

@@ -29,12 +29,11 @@ from omniset.genomes.noise import Observed
 from omniset.genomes.options import CompleterOptions
 from omniset.genomes.readers import Genome
 from omniset.genomes.references import known, lacking
-from omniset.genomes.training import TRAINING, Clades, Genomes, Suite, carriers, split
+from omniset.genomes.training import MAKERS, TRAINING, Clades, Genomes, Suite, carriers, split
 from omniset.report.blocks import many
 from omniset.runs import devices
 from omniset.runs.console import telling
 from omniset.runs.finite import require_finite_outputs
-from omniset.tables.files import listed
 from omniset.training import artefacts, schema
 from omniset.training.fit import as_long
 
@@ -57,6 +56,7 @@ class GenomeCompleter(CompleterOptions, Estimator):
         notes_: What was decided on the data, a sentence each.
         levels_, accessory_levels_: What validation says, level by level: as it stands, and of genomes whose rare
             families are known to be lost more often.
+        compared_: Ours beside the simple method on validation genomes.
         references_: Names and lineages of the reference genomes.
     """
 
@@ -169,6 +169,8 @@ class GenomeCompleter(CompleterOptions, Estimator):
         main = suite[self.architecture]
         levels = calibration.calibrate(main, genomes, self.seed, device, suite.references)
         self.levels_, self.accessory_levels_ = levels
+        self.compared_ = calibration.beside(main, MAKERS["knn-likelihood"](suite), genomes, self.seed, device)
+        self.measured_ = self.compared_.numbers() | {"on": f"{many(len(genomes.validation), 'genome')} kept back"}
         answers, families = calibration.asked(main, genomes, self.seed, device), pd.Index(vocabulary["family"])
         asked = genomes.validation
         notes = [*clades.notes(), *_of_incomplete(stated, lack, everything, levels[0])]
@@ -196,9 +198,13 @@ class GenomeCompleter(CompleterOptions, Estimator):
         if len(genomes.references) < len(genomes.train):
             kept = f"{len(genomes.references):,} of {len(genomes.train):,} genomes are kept to compare with"
             notes.append(f"{kept}, drawn over the clades")
-        self.notes_ = [*notes, *_of_kept_back(clades, asked, taxonomy, table.names, self.clade, refit)]
+        number = self.sizes_["validation clades"]
+        then = "before all was learned anew with them" if refit else "and stay out of the model"
+        told = f"{many(len(asked), 'genome')} of {many(number, 'clade')} set weights and thresholds, {then}"
+        few = "these are few clades: a precision that they tell may not hold in clades that are unlike them"
+        self.notes_ = [*notes, told, *([few] if number < FEW else [])]
         if len(single):
-            self.notes_.append(f"{many(len(single), 'genome')} of the other clades told weights as well")
+            self.notes_.append(f"{many(len(single), 'genome')} of the other clades set weights as well")
         self.notes_ += [main.verdict] if isinstance(main, Mixture) and main.verdict else []
         self.seconds_ = round(time.monotonic() - start, 1)
         return self
@@ -523,29 +529,6 @@ def _of_incomplete(
         at = ", ".join(f"{completeness:g}" for completeness in blank)
         found.append(f"too few are complete enough to tell how often an addition is right at {at} %")
     return found
-
-
-def _of_kept_back(
-    clades: Clades,
-    validation: Int[np.ndarray, " validation"],
-    taxonomy: pd.DataFrame | None,
-    names: list[str],
-    rank: str,
-    refit: bool,
-) -> list[str]:
-    """Which genomes told weights and thresholds, and that they were few."""
-    groups = np.unique(clades.groups[validation])
-    named = ""
-    if taxonomy is not None:
-        taxa = lineages(taxonomy, [names[i] for i in validation])[rank]
-        named = f" ({listed(sorted(name for name in set(taxa) if name))})"
-    notes = [
-        f"{many(len(validation), 'genome')} of {many(len(groups), 'clade')}{named} told weights and thresholds"
-        + (", before all was learned anew with them" if refit else ", and stay out of the model")
-    ]
-    if len(groups) < FEW:
-        notes.append("these are few clades: a precision that they tell may not hold in clades that are unlike them")
-    return notes
 
 
 def _lineages(names: list[str], taxonomy: pd.DataFrame | None) -> pd.DataFrame:

@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import scipy.sparse as sp
-from jaxtyping import Bool, Float
 
 from omniset.genomes import training
-from omniset.genomes.calibration import BINS, LEVELS, Level, at_quality, check_precision
+from omniset.genomes.calibration import BINS, LEVELS, MISSING, Level, at_quality, check_precision, ranked
 from omniset.genomes.completer import GenomeCompleter
 from omniset.genomes.data import GenomeTable, Table, as_table
 from omniset.genomes.kegg_modules import Module, Modules, Node
@@ -31,6 +30,18 @@ from omniset.trials.kept import Done, Kept
 
 ACCESSORY = f"{OURS}-accessory"  # ours, told that rare families are lost more often
 OF_OURS = (OURS, NO_NETWORK, ACCESSORY, "evidence", "seed")  # all others are baselines
+NAMES = {
+    OURS: "ours",
+    NO_NETWORK: "ours without the network",
+    ACCESSORY: "ours, told of rare families",
+    "as-is": "what was observed",
+    "prevalence": "share of references",
+    "prevalence-bayes": "the same, and the evidence",
+    "knn": "most similar references",
+    "knn-likelihood": "likeliest references",
+    "pca": "principal components",
+    "mean": "of the strongest baselines",
+}
 DEFAULT = (NO_NETWORK, "pca", "autoencoder", "mean")  # methods beside ours and the untrained ones
 TEST_FRACTION = 0.2  # share of the genomes that is kept for the test, by whole clades
 # (missed, foreign) at which the public original was judged, independent noise of families.
@@ -140,7 +151,7 @@ SUMS_OF_MISSING = ("unseen_n", "unseen_said", "unseen_was")  # the same of famil
 SUMS_OF_MODULES = ("module_n", "module_said", "module_was")  # of modules that a genome has or lacks as a whole
 share = partial(Score, share=True)
 SCORES = (
-    share("auprc_missing", "AUPRC of missing families"),
+    MISSING,
     share("recall_missing", "recall of missing families"),
     share("f1", "F1"),
     share(
@@ -217,8 +228,8 @@ def of_genomes(
             "missing_expected": float(p[~observed].sum()),
             "recall_missing": float(call[missing].mean()) if missing.any() else np.nan,
             "f1": 2 * both.sum() / max(calls + there, 1),
-            **_ranked("missing", odds[~observed], truth[~observed]),
-            **_ranked("foreign", -odds[observed], ~truth[observed]),
+            **ranked("missing", odds[~observed], truth[~observed]),
+            **ranked("foreign", -odds[observed], ~truth[observed]),
             "brier": float(np.square(p - truth).mean()),
             "log_loss": float(np.logaddexp(0, np.where(truth, -odds, odds)).mean()),
             "size_error": float(abs(p.sum() - there) / max(there, 1)),
@@ -242,24 +253,6 @@ def of_genomes(
             row |= {"covered": float(low <= there <= high), "width": high - low}
         rows.append(row)
     return pd.DataFrame(rows)
-
-
-def _ranked(what: str, scores: Float[np.ndarray, " pairs"], positive: Bool[np.ndarray, " pairs"]) -> dict[str, float]:
-    """Average precision and area under the ROC curve; NaN where all, or none, are positive.
-
-    scikit-learn's functions, called for every genome, would take longer than the models.
-    """
-    if not positive.any() or positive.all():
-        return {f"auprc_{what}": np.nan, f"auroc_{what}": np.nan}
-    order = np.argsort(-scores, kind="stable")
-    ends = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)  # equal scores are one step
-    true = np.cumsum(positive[order])[ends]
-    false = ends + 1 - true
-    recall, fallout = np.append(0, true / true[-1]), np.append(0, false / false[-1])
-    return {
-        f"auprc_{what}": float((np.diff(recall) * true / (ends + 1)).sum()),
-        f"auroc_{what}": float((np.diff(fallout) * (recall[1:] + recall[:-1]) / 2).sum()),
-    }
 
 
 def drawn_modules(
@@ -314,7 +307,8 @@ class Evaluation:
     @cached_property
     def comparison(self) -> Comparison:
         """Means over genomes and seeds, intervals over clades."""
-        return Comparison(self.rows, SCORES, "clade", "clade", ("seed", "genome"), self.baselines, aims(self.whole > 0))
+        about: dict[str, Any] = {"baselines": self.baselines, "aims": aims(self.whole > 0), "names": NAMES}
+        return Comparison(self.rows, SCORES, "clade", "clade", ("seed", "genome"), **about)
 
     @property
     def decisive(self) -> list[str]:

@@ -611,8 +611,8 @@ def mix(model: Mixture, genomes: Genomes, seed: int, device: torch.device | str 
     model.mixture.copy_(mixture)
     if contest is not None:
         name = model.NAMES[best]
-        both = f"{contest.mixed:.4f} on clades left out, {name}, the best of them, {contest.alone:.4f} alone"
-        model.verdict = in_words({name: 1.0}) if contest.below else f"mixed, the parts have a log loss of {both}"
+        both = f"{contest.mixed:.4f} of all parts mixed, {contest.alone:.4f} of {name}, the best part, alone"
+        model.verdict = in_words({name: 1.0}) if contest.below else f"log loss on clades left out: {both}"
 
 
 @torch.no_grad()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
+import pandas as pd
 import torch
 from jaxtyping import Float, Int
 from scipy import optimize
@@ -19,6 +20,7 @@ from omniset.microbiomes.references import Members, de_novo, draw
 from omniset.microbiomes.taxonomy import Taxa
 from omniset.microbiomes.training import Material
 from omniset.runs.devices import one_blas_thread
+from omniset.trials.comparison import OURS, Aim, Comparison, Score
 
 Logits = Float[np.ndarray, "sequences candidates"]
 PerSequence = Float[np.ndarray, " sequences"]
@@ -35,6 +37,7 @@ INFORMED = (0.3, 1.0, 3.0, 10.0)  # where profiles are
 MOST_PROFILES = 1000
 FOREIGN = 0.1  # share of what is not known that is of no taxon at all
 NOVEL = 0.1  # share of unknown taxa in made-up samples where none is expected
+NAIVE_BAYES, KEPT = "naive Bayes, each sequence by itself", "sequences kept back"
 
 
 @dataclass
@@ -92,6 +95,9 @@ class Trust:
     weights: Float[np.ndarray, " two"]  # of naive Bayes and of the network
     prior: Prior = field(default_factory=Prior)  # what is expected of a sample
     confidence: Confidence = field(default_factory=Confidence)  # how often a call is right
+    compared: Comparison | None = (
+        None  # ours beside naive Bayes on what was kept back; None: too little was
+    )
 
     def logits(self, these: Candidates, reads: PerSequence, taxa: int) -> Logits:
         """Of the sequences of one sample, in its context."""
@@ -289,4 +295,14 @@ def learn_trust(
     shuffled = ["".join(rng.permutation(list(texts[i % len(texts)]))) for i in range(FOREIGNERS)]
     confidence = confidence_of(choice, taxa, candidates_of(network, shuffled), material.options.novel)
     network.likelihood = material.counted(everything)
-    return Trust(choice.samples.weights, choice.prior, confidence)
+    return Trust(choice.samples.weights, choice.prior, confidence, _compared(choice, taxa.ranks[-1]))
+
+
+def _compared(choice: Choice, rank: str) -> Comparison:
+    """On made-up samples of what was kept back: the choice, and naive Bayes, which calls each sequence by itself."""
+    simple = Choice(replace(choice.samples, weights=np.array([1.0, 0.0])), ALONE)
+    right = pd.DataFrame({OURS: choice.right, NAIVE_BAYES: simple.right}).rename_axis("sample").reset_index()
+    rows = right.melt("sample", var_name="method", value_name="right").assign(condition=KEPT)
+    score = Score("right", f"share of reads whose {rank} is right", share=True)
+    aims = [Aim(KEPT, score.name, NAIVE_BAYES)]
+    return Comparison(rows, [score], "made-up sample", "sample", [], [NAIVE_BAYES], aims)

@@ -173,6 +173,7 @@ class TaxonClassifier(ClassifierOptions, Estimator):
         self.trust_ = learn_trust(network, self.taxa_, self.material_, profiles)
         if self.trust_.prior.profiles is not None:
             network.profiles = torch.from_numpy(self.trust_.prior.profiles).float()
+        self.measured_ = {} if self.trust_.compared is None else self.trust_.compared.numbers()
         self.network_ = network.to("cpu")
         self._note_trust(profiles is not None)
         self.seconds_ = round(time.monotonic() - start, 1)
@@ -189,15 +190,18 @@ class TaxonClassifier(ClassifierOptions, Estimator):
     def _note_trust(self, profiles: bool) -> None:
         """What was learned of how far to trust what."""
         (by_kmers, by_network), prior = self.trust_.weights.tolist(), self.trust_.prior
-        text = f"a sequence by itself: naive Bayes counts {by_kmers:.2f}, the network {by_network:.2f}"
+        share = by_kmers / max(by_kmers + by_network, 1e-300)
+        text = f"a sequence by itself is scored by naive Bayes ({share:.0%}) and the network ({1 - share:.0%}) together"
         if not by_kmers * by_network:
-            text += "; with both, the reads kept back were called no better"
+            alone = "the network" if by_network else "naive Bayes"
+            text = f"{alone} alone scores a sequence: with both, the sequences kept back were called no better"
         self.notes_.append(text)
-        text = f"that all taxa are alike counts as much as {prior.strength:g} of a sample"
+        text = "a sequence that fits several taxa goes to the one of which its sample has most: the sample counts "
+        text += f"{1 / prior.strength:.2g} times as much as that all taxa are equally frequent"
         if prior.strength == ALONE.strength:
             text = "each sequence is called by itself: in their samples fewer of the reads kept back were called right"
         if prior.profiles is not None:
-            text += f", and what profiles expect as much as {prior.informed:g}"
+            text += f", and {1 / prior.informed:.2g} times as much as the profiles"
         elif profiles:
             text += "; the profiles made calls of kept-back sequences no better, and are not used"
         self.notes_.append(text)

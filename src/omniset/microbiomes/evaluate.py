@@ -41,6 +41,15 @@ BASELINES: dict[str, Callable[[], Method]] = {
     "nearest": Nearest,
 }
 METHODS = (*VARIANTS, *BASELINES)
+NAMES = {
+    OURS: "ours",
+    ALONE: "ours, each sequence by itself",
+    WITHOUT_NETWORK: "ours without the network",
+    "naive-bayes": "each sequence by itself",
+    "naive-bayes-community": "with the taxa of the communities",
+    "naive-bayes-sample": "with the taxa of the sample",
+    "nearest": "the most similar reference",
+}
 Call = Callable[[Rows, Reads], tuple[Int[np.ndarray, " distinct"], Confidences]]
 TOLD = (INFORMED, "naive-bayes-community")  # of the communities that samples are of
 SIZES = (1024, 8192, 131_072)
@@ -375,9 +384,8 @@ class Evaluation:
             aims.append(Aim(wrongly, accuracy, UNTOLD, bound=-0.005))
         others = [method for method in self.rows["method"].unique() if method not in METHODS]
         baselines = [*BASELINES, *others]
-        return Comparison(
-            rows, scores_of(self.ranks), "community", "community", ["replicate"], baselines=baselines, aims=aims
-        )
+        about: dict[str, Any] = {"baselines": baselines, "aims": aims, "names": NAMES}
+        return Comparison(rows, scores_of(self.ranks), "community", "community", ["replicate"], **about)
 
     @property
     def sizes_of(self) -> dict[str, list[int]]:

@@ -37,9 +37,20 @@ from omniset.trials.comparison import OURS, Aim, Comparison, Score
 from omniset.trials.kept import Done, Kept
 
 DECISIVE = Score("pearson", "Pearson's r", formula=pearson_of_draws)
+PLACES = "places only"  # ours without genes
+NAMES = {
+    OURS: "ours",
+    PLACES: "ours without genes",
+    "geometry": "distance and mirrored distance",
+    "ridge": "kernel ridge",
+    "ridge-places": "kernel ridge of mirrored places",
+    "geometry-genes": "distance and ridge of genes",
+    "boosting": "boosted trees",
+    "attention": "attention to known regions",
+    "blend": "all together",
+}
 METRICS = ("pearson", "spearman", "r2", "mse", "slope")
 PARTS = ("pearson_short", "pearson_mid", "pearson_long", "pearson_left", "pearson_right", "pearson_between")
-PLACES = "places only"  # ours without genes
 
 
 @dataclass
@@ -114,6 +125,7 @@ class Evaluation:
             keys=["seed", "fold"],
             baselines=[name for name in self.methods if name in BASELINES],
             aims=[Aim(self.split, DECISIVE.name)],
+            names=NAMES,
         )
 
     def table(self) -> pd.DataFrame:

@@ -16,7 +16,7 @@ from torch import nn
 
 from omniset.estimators.mixture import Arrays
 from omniset.fitted import Estimator
-from omniset.regions.blend import Blend, attention_of
+from omniset.regions.blend import RELATIONS, Blend, attention_of
 from omniset.regions.data import LABELS, Pairs, PairValues, Regions, known_pairs, matrix_of
 from omniset.regions.importance import attended, gene_importance
 from omniset.regions.kernel_ridge import GenesOverDistance, KernelRidge, MirroredPlaces
@@ -133,6 +133,13 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
             method.folder, method.resume = None if folder is None else Path(folder), resume
         method.fit(train, np.arange(len(train)), self.seed)
         self.regions_, self.method_ = train, method
+        if isinstance(method, Blend):
+            scores = [
+                {"condition": f"regions {RELATIONS[kind]}", "method": name, "score": "Pearson's r", "value": r}
+                for kind, of in method.scores.items()
+                for name, r in of.items()
+            ]
+            self.measured_ = {"ours": method.name, "scores": scores, "on": "regions held back, in turn"}
         self.seconds_ = round(time.monotonic() - start, 1)
         return self
 

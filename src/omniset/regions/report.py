@@ -16,7 +16,7 @@ from jaxtyping import Int
 from omniset.regions import figures as drawn
 from omniset.regions.blend import RELATIONS, Blend
 from omniset.regions.data import Regions, Square, known_pairs, matrix_of
-from omniset.regions.evaluate import DECISIVE, PARTS, PLACES, Evaluation
+from omniset.regions.evaluate import DECISIVE, NAMES, PARTS, Evaluation
 from omniset.regions.predictor import ConnectivityPredictor
 from omniset.regions.scores import pearson
 from omniset.report import figures, frame
@@ -25,17 +25,6 @@ from omniset.trials.comparison import OURS
 from omniset.trials.intervals import Interval, decimals
 
 DRAWN, SHOWN = 15, 100  # genes and known regions, in a figure and in a table
-NAMES = {
-    OURS: "omniset (ours)",
-    PLACES: "ours, places only",
-    "geometry": "distance and mirrored distance",
-    "ridge": "kernel ridge",
-    "ridge-places": "kernel ridge of mirrored places",
-    "geometry-genes": "distance, and ridge of genes",
-    "boosting": "boosted trees",
-    "attention": "attention to known regions",
-    "blend": "all together",
-}
 DIVIDED = {
     "bilateral": "neighbourhoods with their mirror images: few neighbours and twins of a test region are learned from",
     "spatial": "neighbourhoods: few neighbours of a test region are learned from, but most of their mirror images",
@@ -52,7 +41,7 @@ Importance = pd.DataFrame | None  # as `ConnectivityPredictor.importance` gives
 
 def name_of(method: Any) -> str:
     """A method, or a part of one, in words."""
-    return NAMES.get(method, str(method))
+    return f"{OURS} (ours)" if method == OURS else NAMES.get(method, str(method))
 
 
 def of_fit(run: frame.Run, predictor: ConnectivityPredictor, importance: Importance) -> tuple[Report, dict[str, Any]]:
@@ -111,7 +100,8 @@ def of_evaluation(run: frame.Run, evaluation: Evaluation) -> tuple[Report, dict[
     sections += [_nulls(evaluation), _brains(evaluation, shown)]
     numbers = evaluation.numbers() | {"shown": shown}
     remarks = [Note("info", evaluation.genes_add())] if evaluation.genes_add() else []
-    lead = f"Methods on {many(len(evaluation.regions), 'brain region')}, judged by pairs that none of them has seen."
+    lead = f"Methods on {many(len(evaluation.regions), 'brain region')}. Pearson's r is of predicted and measured "
+    lead += "connectivity, of pairs of regions that no method has seen: 1 is best, 0 says nothing."
     how: dict[str, Any] = {"picture": plots_of(sections[1]), "remarks": remarks, "comparison": comparison}
     return frame.compose(run, "", lead, sections, numbers, **how)
 
@@ -201,7 +191,7 @@ def _methods(evaluation: Evaluation) -> Section:
     how = "spatial" if evaluation.regions.one_sided and evaluation.split == "bilateral" else evaluation.split
     folds = many(int(evaluation.by_fold["fold"].nunique()), "fold")
     text = (
-        f"Folds are {folds} of regions, {DIVIDED[how]}. A method learns from the pairs among the regions of all folds "
+        f"There are {folds} of regions, {DIVIDED[how]}. A method learns from the pairs among the regions of all folds "
         "but one, and predicts the pairs within that one: both regions of a test pair are new to it. "
         f"Pearson's r is that within each fold, the mean over the folds of {many(len(evaluation.seeds), 'seed')}. Its "
         "intervals are of what other brain regions would give: regions, with all of their pairs, are drawn again."
@@ -209,7 +199,7 @@ def _methods(evaluation: Evaluation) -> Section:
     names = {"spearman": "Spearman", "r2": "R\N{SUPERSCRIPT TWO}", "mse": "MSE", "slope": "slope", "seconds": "fit, s"}
     others = "Means over folds and seeds. Slope: of connectivity over prediction. Fit: median of a fold."
     where = "Pearson's r of near, middle and far pairs, and of pairs within and between the hemispheres."
-    blocks: list[Block] = [frame.methods(evaluation.comparison, evaluation.split, [DECISIVE.name], label=name_of)]
+    blocks: list[Block] = [frame.methods(evaluation.comparison, evaluation.split, [DECISIVE.name])]
     for caption, columns in ((others, names), (where, {name: name.removeprefix("pearson_") for name in PARTS})):
         rows = [[name_of(m), *(rounded(row[name]) for name in columns)] for m, row in evaluation.table().iterrows()]
         blocks.append(Table(caption, ["method", *columns.values()], rows))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
@@ -106,16 +105,6 @@ def named(artist: Artist, names: Sequence[str]) -> None:
         artist.set_gid(NAMED + BETWEEN.join(shown(name).replace(BETWEEN, " ") for name in names))
 
 
-@dataclass
-class Series:
-    """Points of a line, with an interval or without."""
-
-    x: Sequence[float | int]
-    y: Sequence[float | int]
-    low: Sequence[float | int] | None = None
-    high: Sequence[float | int] | None = None
-
-
 @styled
 def histogram(values: Shaped[np.ndarray, " values"], xlabel: str, ylabel: str) -> Figure:
     """A log axis where the largest value is over 100 times the smallest; bins of whole numbers where these are few."""
@@ -177,26 +166,11 @@ def learning_curve(history: list[dict[str, Any]], name: str, kept_epoch: int | N
 
 
 @styled
-def lines(
-    series: Mapping[str, Series], xlabel: str, ylabel: str, *, order: Sequence[str] = (), reference: str | None = None
-) -> Figure:
-    """A line each, with the band of its interval where it has one.
-
-    Args:
-        order: Names whose place gives the colour and marker, so that figures agree. Default: the series'.
-        reference: Is drawn grey and dashed.
-    """
+def lines(series: Mapping[str, Sequence[float]], x: Sequence[float | int], xlabel: str, ylabel: str) -> Figure:
+    """A line each."""
     figure, axes = panel(height=3.1 + 0.22 * -(-len(series) // 2))
-    styles = _styles(order or list(series), reference)
-    for name, one in series.items():
-        axes.plot(one.x, one.y, label=_short(name, 24), linewidth=1.3, markersize=4.5, **styles[name])
-        if one.low is not None and one.high is not None:
-            axes.fill_between(one.x, one.low, one.high, color=styles[name]["color"], alpha=0.16, linewidth=0)
-    seen = np.concatenate([np.asarray(s.y, dtype=np.float64) for s in series.values()] or [np.zeros(0)])
-    seen = seen[np.isfinite(seen)]
-    if len(seen) and seen.min() > 0 and seen.max() > 20 * seen.min():
-        axes.set_yscale("log")
-        _plain_log(axes.yaxis)
+    for place, (name, y) in enumerate(series.items()):
+        axes.plot(x, y, label=_short(name, 24), linewidth=1.3, markersize=4.5, **line_style(place))
     axes.set(xlabel=xlabel, ylabel=ylabel)
     figure.legend(loc="outside lower left", ncols=2, handlelength=2.2, columnspacing=1.2)
     return figure
@@ -212,7 +186,7 @@ def calibration_curves(curves: Mapping[str, Sequence[tuple[int, float, float]]],
     """
     figure, axes = panel(height=3.6 + 0.22 * -(-len(curves) // 2))
     axes.plot([0, 1], [0, 1], color=GREY, linestyle=":", linewidth=1)
-    styles = _styles(list(curves), None)
+    styles = {name: line_style(place) for place, name in enumerate(curves)}
     for name, bins in curves.items():
         points = np.array([(p, share) for n, p, share in bins if n >= least], dtype=np.float64).reshape(-1, 2)
         axes.plot(*points.T, label=_short(name, 24), linewidth=1.2, markersize=4.5, **styles[name])
@@ -438,13 +412,6 @@ def line_style(place: int) -> dict[str, Any]:
     again, which = divmod(place, len(MORE_COLOURS))
     marker = MARKERS[place % len(MARKERS)]
     return {"color": MORE_COLOURS[which], "marker": marker, "linestyle": "--" if again else "-"}
-
-
-def _styles(names: Sequence[str], reference: str | None) -> dict[str, dict[str, Any]]:
-    styles = {name: line_style(place) for place, name in enumerate(names)}
-    if reference in styles:
-        styles[reference] = {"color": GREY, "marker": ".", "linestyle": "--"}
-    return styles
 
 
 def _dense_points(

@@ -131,7 +131,6 @@ def methods(
     scores: Sequence[str],
     *,
     caption: str = "",
-    label: Callable[[str], str] = str,
 ) -> Table:
     """Methods down, best first by the first score; its interval beside it, and what ours has more than each."""
     first = comparison.score(scores[0])
@@ -146,7 +145,8 @@ def methods(
     rows: list[list[Any]] = []
     for method in names:
         interval, gap = found[first.name][method], gaps.get(method, Interval(math.nan))
-        row = [label(method), rounded(interval.value, digits[first.name]), ends(interval, digits[first.name])]
+        row: list[Any] = [comparison.named(method), rounded(interval.value, digits[first.name])]
+        row.append(ends(interval, digits[first.name]))
         row += [signed(gap.value, finer), ends(gap, finer, signed)] if others else []
         rows.append([*row, *(rounded(found[name][method].value, digits[name]) for name in scores[1:])])
     columns = ["method", first.text, "95 % interval"]
@@ -154,7 +154,7 @@ def methods(
     columns += [comparison.score(name).text for name in scores[1:]]
     where = caption or f"{first.text}, {condition}. Intervals are of what other {plural(comparison.unit)} would give."
     few = few_units(max((i.units for i in found[first.name].values()), default=0), comparison.unit)
-    return Table(f"{where} {few}".strip(), columns, rows)
+    return Table(f"{where[:1].upper()}{where[1:]} {few}".strip(), columns, rows)
 
 
 def learning(

@@ -110,7 +110,7 @@ class Folder:
         for line in (f"\n{numbers['verdict']}", *lines):
             say(line)
         say_notes(self.warnings())
-        say(f"Written to {self.out}: {', '.join([*names, 'report.html', 'report.json'])}")
+        say(f"Written to {self.out}: {', '.join([*names, 'report.html', 'report.json'])}; run.json lists all files")
 
 
 @contextmanager

@@ -57,10 +57,10 @@ def card(folder: Path) -> str:
     """Of config.json, metrics.json and, where a command fitted, report.json. No file that was read is named."""
     paths = [folder / f"{name}.json" for name in ("config", "metrics", "report")]
     config, metrics, report = (json.loads(p.read_text("utf-8")) if p.is_file() else {} for p in paths)
-    measured = report.get("evaluation") or metrics.get("validation") or {"scores": []}
+    measured = metrics.get("validation") or {"scores": []}
     scores, fitted = measured["scores"], config["fitted"]
     shown = [row for row in scores if row["method"] == measured["ours"] or row["score"] == scores[0]["score"]]
-    on = report.get("on") or metrics.get("on") or "data that were kept back"
+    on = measured.get("on") or metrics.get("on") or "data that were kept back"
     facts = {"format_version": config["format_version"], **report.get("data", {}), **fitted, **fitted.get("sizes", {})}
     facts |= {name: report[name] for name in ("regions", "genes", "pairs") if name in report}
     facts |= {name: len(fitted[name]) for name in ("targets", "types", "batches") if name in fitted}
@@ -72,8 +72,10 @@ def card(folder: Path) -> str:
     about = {
         "metrics": json.dumps([*dict.fromkeys(row["score"] for row in shown)]),
         "facts": _table([{"what": WORDS.get(n, n), "number": v} for n, v in facts.items() if type(v) is int]),
-        "scores": f"Of {on}.\n\n{_table(shown)}" if shown else "None were measured at fit.",
-        "limits": "\n".join(f"- {text}" for text in limits if text and not FILE.search(text)),
+        "scores": f"Of {on}.\n\n{_table(shown)}"
+        if shown
+        else "None: `fit` kept nothing back to measure on; `evaluate` measures.",
+        "limits": "\n".join(f"- {text}" for text in limits if text and not FILE.search(text)) or "None were noted.",
     }
     return TEXT.format(**{"class": config["class"]}, **config["versions"], **about)
 

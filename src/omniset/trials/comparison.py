@@ -117,9 +117,14 @@ class Comparison:
     ours: str = OURS
     resamples: int = 1000
     learned: bool = False  # the methods learned from the same units, each left out in its turn
+    names: Mapping[str, str] = field(default_factory=dict)  # what methods are, in words, for sentences and tables
     _intervals: dict[tuple[str, ...], Interval] = field(default_factory=dict, repr=False)
     _pairs: dict[tuple[str, str], Pair | None] = field(default_factory=dict, repr=False)
     _resamplings: dict[tuple[str, str], Resampling] = field(default_factory=dict, repr=False)
+
+    def named(self, method: str) -> str:
+        """A method, and what it is."""
+        return f"{method} ({self.names[method]})" if method in self.names else method
 
     @cached_property
     def methods(self) -> list[str]:
@@ -210,10 +215,12 @@ class Comparison:
         gap, text = gate.interval, self.score(gate.score).text
         mine, other = (self.interval(gate.score, gate.condition, m) for m in (self.ours, gate.opponent))
         digits = max(decimals(mine, other), decimals(gap))
+        if gate.verdict in (HOLDS, SHORT):  # an end that is not 0 does not look like 0
+            digits += not round(min(abs(gap.low), abs(gap.high)), digits)
         text += f", {gate.condition}," if len(self.conditions) > 1 else ""
         theirs, ours = f"{other.value:.{digits}f}", f"{text} {mine.value:.{digits}f}"
         ours += _ends(mine, digits, before=f"95 % interval over {plural(self.unit)} ")
-        opponent = f"{gate.opponent}, the best baseline" if gate.best else gate.opponent
+        opponent = self.named(gate.opponent) + (", the best baseline" if gate.best else "")
         few = f"; only {number_of(gap.units, self.unit)}" if gap.few else ""
         apart = f"difference {gap.value:+.{digits}f}, {_ends(gap, digits, '+').strip(' ()')}{few}"
         if gap.low == gap.high == 0:
@@ -234,7 +241,7 @@ class Comparison:
         if not gate.best or found.empty:
             return ""
         first = str(found.idxmax() if self.score(gate.score).larger else found.idxmin())
-        return f"; the next best baseline, {first}, has {found[first]:.{digits}f}"
+        return f"; the next best baseline, {self.named(first)}, has {found[first]:.{digits}f}"
 
     def lines(self, conditions: Sequence[str] | None = None) -> list[str]:
         """What a terminal shows below the verdict: methods, best first; the gates, where there are several.
@@ -373,6 +380,6 @@ def plural(noun: str) -> str:
 
 def few_units(units: int, noun: str) -> str:
     """A sentence beside intervals of few units; empty where there are enough."""
-    if units >= FEW:
+    if not 1 < units < FEW:  # of one there is no interval
         return ""
     return f"Intervals are of {number_of(units, noun)} only: Student's t, or Wilson's of shares."

@@ -54,7 +54,8 @@ def decimals(*intervals: Interval) -> int:
     >>> decimals(Interval(1.0, units=24))
     2
     """
-    halves = [(i.high - i.low) / 2 if i.high > i.low else i.units**-0.5 for i in intervals if i.units or i.high > i.low]
+    known = [i for i in intervals if i.units or i.high > i.low]
+    halves = [(i.high - i.low) / 2 if i.high > i.low else max(i.units, 5) ** -0.5 for i in known]
     half = max(halves, default=0.001)
     return min(max(2 if half < 0.5 else 1 if half < 5 else 0, -math.floor(math.log10(half))), 4)
 
