@@ -1,5 +1,7 @@
 """Sets that must stay together, classes that are in one group only, and sets that a model has seen already."""
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -8,6 +10,7 @@ from omniset import SetClassifier, SetRegressor, Sets, SetSurvival
 from omniset.cli import main
 from omniset.estimators.evaluation import evaluate
 from omniset.estimators.inputs import digests, groups_of
+from omniset.tables.labels import LabelFile
 from small import QUIET, in_a_folder  # noqa: F401
 
 SMALL = {"dim": 8, "num_heads": 2, "depth": 1, "epochs": 1, "progress": False, "device": "cpu", "repeats": 1}
@@ -112,7 +115,7 @@ def test_empty_sets_are_named(tmp_path, capsys):
 
 # ---------------------------------------------------------------------- units of values
 
-OTHER_UNIT = "another unit than those that the model learned from"
+OTHER_UNIT = "another unit, or another range, than those that the model learned from"
 MARKERS = ["CD4", "CD8"]
 
 
@@ -135,7 +138,7 @@ def fitted(request, tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("times", "offset", "both"),
-    [(1000, 0, True), (0.001, 0, True), (1, 200, True), (1, 0, None), (3, 0, None)],
+    [(1000, 0, True), (0.001, 0, True), (0.05, 0, True), (1, 200, True), (1, 0, None), (3, 0, None), (1 / 3, 0, None)],
 )
 def test_values_in_another_unit_are_told(fitted, times, offset, both):
     """A factor of three is what batches do."""
@@ -157,6 +160,25 @@ def test_the_feature_in_another_unit_is_named_with_both_ranges(fitted):
     ranges = f"('CD8': {low:.3g} to {high:.3g}; at fit {at_fit.min():.3g} to {at_fit.max():.3g})"
     assert str(caught[0].message).startswith("feature 'CD8': ")
     assert ranges in str(caught[0].message)
+
+
+def test_the_scale_of_arcsinh_is_told(fitted):
+    """Raw intensities at fit, arcsinh(x / 5) at predict: within the range, and as large as hardly any were."""
+    raw = SetClassifier(method="pooled-forest", folds=None, progress=False)
+    raw.fit(marked(np.random.default_rng(0), NUMBER, 300), LABELS)
+    table = marked(np.random.default_rng(1), 5, 300)
+    raw.predict(table)
+    table[MARKERS] = np.arcsinh(table[MARKERS] / 5)
+    with pytest.warns(UserWarning, match=OTHER_UNIT):
+        raw.predict(table)
+
+
+def test_few_sets_may_lie_at_the_edge(fitted):
+    """One patient may well have an extreme value of what is the same in all elements of a set."""
+    table = marked(np.random.default_rng(0), 1)
+    at_fit = marked(np.random.default_rng(0), NUMBER)
+    table["CD4"] = at_fit["CD4"].max()
+    fitted.predict(table)
 
 
 def test_few_elements_tell_no_unit(fitted):
@@ -197,3 +219,30 @@ def test_classes_within_classes_are_no_groups():
     """A few subtypes, each of one type, are two targets."""
     labels = pd.DataFrame({"type": np.repeat(["a", "b"], 14), "subtype": np.repeat([*"wxyz"], 7)})
     SetClassifier(method="pooled-forest", folds=None).fit(arrays(28), labels)
+
+
+@pytest.mark.parametrize(("column", "told"), [("patient", True), ("mouse_id", True), ("site", False)])
+def test_a_group_beside_the_target_is_told(in_a_folder, column, told):  # noqa: F811
+    """Also where the target is named, and the column of patients is not read as one."""
+    names, labels = [f"s{i}" for i in range(30)], np.where(np.arange(30) < 15, "a", "b")
+    beside = np.repeat([f"p{i}" for i in range(6)], 5) if told else np.arange(30) % 2
+    pd.DataFrame({"set": names, "status": labels, column: beside}).to_csv("y.csv", index=False)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        LabelFile("y.csv", ["status"])
+        LabelFile("y.csv", ["status"], group=column)
+    said = [str(one.message) for one in caught]
+    assert len(said) == told
+    assert not told or f"y.csv: {column}: sets of one {column} have the same status" in said[0]
+
+
+def test_a_set_that_is_empty_at_predict_is_told(in_a_folder, capsys):  # noqa: F811
+    table = marked(np.random.default_rng(0), NUMBER)
+    table.to_csv("sets.csv", index=False)
+    labels = pd.DataFrame({"set": [f"s{i}" for i in range(NUMBER)], "label": np.where(LABELS, "a", "b")})
+    labels.to_csv("y.csv", index=False)
+    assert main(["fit", "sets.csv", "--target", "y.csv", "--out", "run", "--method", "pooled-forest", *QUIET]) == 0
+    table.assign(multiplicity=(table["set"] != "s3") * 1).to_csv("new.csv", index=False)
+    capsys.readouterr()
+    assert main(["predict", "new.csv", "--model", "run", "--out", "said.csv", *QUIET]) == 0
+    assert "new.csv: 1 of 13 sets are empty: 's3'" in capsys.readouterr().err

@@ -27,7 +27,7 @@ CATEGORIES = 100  # of a column, at most: more are names
 NO_NUMBER = (*MISSING, "-", "--", "'--", ".", "?", "n.d.")
 NO_CATEGORY = tuple(word for word in MISSING if word != "none")  # "none" may well be one
 MIDNIGHT = r" 00:00:00(\.0+)?Z?$"  # of dates without a time
-MARKED = '; missing values are taken, and marked, with --missing indicator (Python: missing="indicator")'
+MARKED = '; missing values are taken, and marked, by fit with --missing indicator (Python: missing="indicator")'
 
 
 class EncodingError(ValueError):

@@ -320,7 +320,8 @@ class SetEstimator(SetModel):
         self.notes_ += [
             *mixture.in_words(self.targets_),
             f"{regime.in_words()}: the table has {mean}what each method says of sets left out; "
-            f"weights follow its {loss} there, so that another method can be first by another score",
+            f"weights follow its {loss} there, so that another method can be first by another score; those in the "
+            "table's row of omniset were learned without the sets that it is judged on, fold by fold",
         ]
         self._measure_left_out(given)
         if int(sets.sizes.max(initial=0)) > DRAWN:

@@ -224,11 +224,18 @@ def write_each(
     what: tuple[str, str],
 ) -> None:
     """Write what `frames` makes of the sets of a file, as they are read; `what` says what is done, and what is made."""
-    rows = 0
+    rows, empty = 0, {}
+
+    def seen() -> Iterator[StoredSet]:
+        for one in watched(sets_for(model, path, out.parent, reading), model.progress, what[0]):
+            empty[str(one.name)] = is_empty(one)
+            yield one
+
     with noted() as notes, TableWriter(out) as writer:
-        for frame in frames(watched(sets_for(model, path, out.parent, reading), model.progress, what[0])):
+        for frame in frames(seen()):
             writer.write(frame)
             rows += len(frame)
+        warn_of_empty([name for name, none in empty.items() if none], len(empty), str(path))
     say(f"{rows:,} {what[1]} written to {out}")
     say_notes(notes())
 
@@ -239,7 +246,7 @@ def told_apart(
     """Vectors of sets, as `frames` makes them.
 
     Raises:
-        ValueError: Most of at least 5 sets are empty, or have the same vector.
+        ValueError: Most of at least 5 sets have the same vector.
     """
     empty: dict[str, bool] = {}
 
@@ -255,7 +262,6 @@ def told_apart(
     full = [name for name, none in empty.items() if not none]
     there = ~np.array([*empty.values()], dtype=bool)
     refuse_equal_rows(np.concatenate(digests)[there, None], full, file=str(path), what="sets")
-    warn_of_empty([name for name, none in empty.items() if none], len(empty), str(path))
 
 
 def remembered(reading: dict[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from omniset.core.sets import Sets
 from omniset.estimators import importance, inputs
 from omniset.estimators.base import SetEstimator
 from omniset.estimators.mixture import SetMixture
+from omniset.estimators.model import LITTLE
 from omniset.estimators.predictors import SetClassifier
 from omniset.estimators.survival import SetSurvival
 from omniset.trials.comparison import OURS, Aim, Comparison, Score
@@ -279,15 +280,15 @@ def examples(
 
     if evaluation is None or not evaluation.outcomes or model.level != "set":
         return []
-    explained = []
+    explained, share = [], model.share_explained()
+    by_removal = model.explains_by("auto") == "removal" or (share is not None and share < LITTLE)
     for i in dict.fromkeys(which[telling(evaluation.outcomes[0])].tolist()):
         stored = sets[i]
         if len(stored) > model.max_elements:  # takes long
             continue
-        removal = model.explains_by("auto") == "removal"
-        if removal and len(stored) ** 2 * sets.dim > CHEAP:
+        if by_removal and len(stored) ** 2 * sets.dim > CHEAP:
             continue
-        if removal:
+        if by_removal:
             scores = model.explain([stored], method="removal")[0]
         else:
             scores = explain.combine(model.explain_layers([stored]))[0].cpu().numpy()
@@ -305,7 +306,7 @@ def examples(
                 multiplicity=counts.astype(np.int64) if (counts == np.round(counts)).all() else counts,
                 scores=scores[order].astype(np.float64),
                 features={f: features[:, j].numpy() for j, f in enumerate(sets.features or [])},
-                removal=removal,
+                removal=by_removal,
             )
         )
     return explained

@@ -22,14 +22,14 @@ from omniset.core.encoding import Encoding, Missing
 from omniset.core.sets import SetBatch, Sets
 from omniset.core.stored import StoredSet
 from omniset.tables.doubts import FEWEST
-from omniset.tables.labels import doubts_of_classes
+from omniset.tables.labels import doubts_of_classes, doubts_of_groups
 
 FEW = 5  # members of a class
 SHOWN = 3  # names in a sentence
 DIGEST = 6  # bytes of the digest of a name: two of a million names hardly share one
 LOOKED, OF_ONE, ENOUGH = 20_000, 2_000, 20  # elements by which units are seen: at most, of one set, and at least
 NUMBERS = 1 << 22  # that are looked at together
-APART, TIMES = 0.05, 50  # share of values that are farther than the range from it; times as large as values usually are
+APART, TAIL = 0.05, 0.025  # share of values that are farther from the range than it is wide; a tail of the values
 
 Groups = Shaped[np.ndarray, " sets"]
 Positions = Int[np.ndarray, " _"]
@@ -97,23 +97,24 @@ class Scales:
 
     Attributes:
         low, high: The range.
-        size: How large values usually are, exp(mean log |x|) over those that are not 0; 0 where all are.
+        first, last: The quantiles 0.025 and 0.975 of values that are not 0, of some 20,000 elements; 0 where all are.
     """
 
     low: list[float]
     high: list[float]
-    size: list[float]
+    first: list[float]
+    last: list[float]
 
     @classmethod
     def of(cls, sets: Sets) -> Scales:
-        low, high = np.full(sets.dim, np.inf), np.full(sets.dim, -np.inf)
-        logs, number = np.zeros(sets.dim), np.zeros(sets.dim)
+        low, high, looked = np.full(sets.dim, np.inf), np.full(sets.dim, -np.inf), [np.zeros((0, sets.dim))]
+        step = max(int(sets.sizes.sum()) * max(sets.dim, 1) // min(LOOKED * max(sets.dim, 1), NUMBERS), 1)
         for elements, counts in sets.blocks(max(NUMBERS // max(sets.dim, 1), 1)):
             x = elements[counts > 0].double().numpy()
             low, high = np.minimum(low, x.min(0, initial=np.inf)), np.maximum(high, x.max(0, initial=-np.inf))
-            logs, number = logs + _logs(x).sum(0), number + (x != 0).sum(0)
-        size = np.where(number > 0, np.exp(logs / number.clip(1)), 0)
-        return cls(*(np.where(np.isfinite(each), each, 0).tolist() for each in (low, high, size)))
+            looked.append(x[::step])
+        found = low, high, *_quantiles(np.concatenate(looked), TAIL, 1 - TAIL)
+        return cls(*(np.where(np.isfinite(each), each, 0).tolist() for each in found))
 
     def watched(self, sets: Iterable[StoredSet], names: list[str] | None) -> Iterator[StoredSet]:
         """The sets as they come. It warns where the first elements of sets have other units."""
@@ -125,36 +126,48 @@ class Scales:
                 held.append(elements[counts > 0].double().numpy())
                 missing -= len(held[-1])
                 if missing <= 0:
-                    self._compare(np.concatenate(held), names)
+                    self._compare(held, names)
             yield one
         if held and missing > 0:
-            self._compare(np.concatenate(held), names)
+            self._compare(held, names)
 
-    def _compare(self, x: Float[np.ndarray, "elements dim"], names: list[str] | None) -> None:
+    def _compare(self, of_sets: list[np.ndarray], names: list[str] | None) -> None:
+        """Values lie apart where some are farther from the range than it is wide, or, of several sets, where half of
+        those that are not 0 lie where a fortieth of them did.
+        """
+        x = np.concatenate(of_sets)
         if len(x) < ENOUGH:
             return
-        low, high, usual = map(np.asarray, (self.low, self.high, self.size))
-        apart = np.maximum(low - x, x - high) > np.where(high > low, high - low, np.inf)
-        number = (x != 0).sum(0)
-        told = (number >= ENOUGH) & (usual > 0)
-        ratio = np.exp(_logs(x).sum(0) / number.clip(1)) / np.where(told, usual, 1)
-        found = np.flatnonzero((apart.mean(0) > APART) | (told & ((ratio > TIMES) | (ratio * TIMES < 1))))
-        if len(found):
-            of = [f"number {i + 1}" if names is None else repr(names[i]) for i in found[:SHOWN].tolist()]
-            more = f" and {len(found) - SHOWN:,} more" if len(found) > SHOWN else ""
-            first = found[0]
-            here = f"{x[:, first].min():.3g} to {x[:, first].max():.3g}"
-            before = f"{low[first]:.3g} to {high[first]:.3g}"
-            warnings.warn(
-                f"feature {', '.join(of)}{more}: values have another unit than those that the model learned from "
-                f"({of[0]}: {here}; at fit {before}), and what it says of them means little: bring them to that unit",
-                stacklevel=3,
-            )
+        low, high, first, last = map(np.asarray, (self.low, self.high, self.first, self.last))
+        width = np.where(high > low, high - low, np.inf)
+        apart = (np.maximum(low - x, x - high) > width).mean(0) > APART
+        if len(of_sets) >= FEW:
+            (middle,) = _quantiles(x, 0.5)
+            told = ((x != 0).sum(0) >= ENOUGH) & (high > low)
+            apart |= told & ((middle < first) | (middle > last))
+        if not apart.any():
+            return
+        found = np.flatnonzero(apart)
+        of = [f"number {i + 1}" if names is None else repr(names[i]) for i in found[:SHOWN].tolist()]
+        more = f" and {len(found) - SHOWN:,} more" if len(found) > SHOWN else ""
+        here, before = (
+            f"{one[found[0]]:.3g} to {two[found[0]]:.3g}" for one, two in ((x.min(0), x.max(0)), (low, high))
+        )
+        warnings.warn(
+            f"feature {', '.join(of)}{more}: values have another unit, or another range, than those that the model "
+            f"learned from ({of[0]}: {here}; at fit {before}), and what it says of them means little: give them as at "
+            "fit",
+            stacklevel=3,
+        )
 
 
-def _logs(x: Float[np.ndarray, "elements dim"]) -> Float[np.ndarray, "elements dim"]:
-    """Log |x|, and 0 of 0."""
-    return np.log(np.abs(x), where=x != 0, out=np.zeros_like(x))
+def _quantiles(x: Float[np.ndarray, "elements dim"], *q: float) -> Float[np.ndarray, "q dim"]:
+    """Of the values that are not 0; NaN where all are."""
+    if not len(x):
+        return np.full((len(q), x.shape[1]), np.nan)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of nothing but NaN
+        return np.nanquantile(np.where(x == 0, np.nan, x), q, axis=0)
 
 
 # ---------------------------------------------------------------------- labels
@@ -201,7 +214,8 @@ def task_of(y: np.ndarray, targets: list[str], level: str, classifies: bool) -> 
 
 def doubts(y: np.ndarray, targets: list[str], level: str) -> list[str]:
     """What to say of classes that are hardly meant, or have few members."""
-    sentences = doubts_of_classes(pd.DataFrame(dict(zip(targets, y.T, strict=True)), dtype=object))
+    table = pd.DataFrame(dict(zip(targets, y.T, strict=True)), dtype=object)
+    sentences = doubts_of_classes(table)
     for name, column in zip(targets, y.T, strict=True):
         counts = pd.Series(column, dtype=object).value_counts()
         few = counts[counts < FEW]
@@ -214,22 +228,7 @@ def doubts(y: np.ndarray, targets: list[str], level: str) -> list[str]:
             shown = ", ".join(f"{label!r} ({n})" for label, n in few.head(5).items())
             more = f" and {len(few) - 5} more" if len(few) > 5 else ""
             sentences.append(f"{name}: classes with fewer than {FEW} {level}s: {shown}{more}")
-    return sentences + ([] if level == "element" else _groups_among(y, targets))
-
-
-def _groups_among(y: np.ndarray, targets: list[str]) -> list[str]:
-    """Of a target that is rather a patient of several sets: it has many classes, in each of which another is alike."""
-    table = pd.DataFrame(dict(zip(targets, y.T, strict=True)), dtype=object)
-    for name in targets if len(targets) > 1 else []:
-        each = table.groupby(name, sort=False)
-        others = [other for other in targets if other != name and (each[other].nunique() == 1).all()]
-        if others and len(table) < len(each) ** 2 and 2 * len(each) <= len(table):
-            return [
-                f"{name}: sets of one {name} have the same {others[0]}: where it says which sets belong together, it "
-                f"is no target: --group {name} (in Python groups=) keeps them together, or what is said of new sets is "
-                "said of sets whose relatives were learned from"
-            ]
-    return []
+    return sentences + ([] if level == "element" else doubts_of_groups(table, targets, targets))
 
 
 def aligned(y: Any, sets: Sets, level: str, usual: str = "label") -> tuple[np.ndarray, list[str], bool]:

@@ -53,7 +53,7 @@ ENCODING = schema.whole(  # of `Encoding.state`
     {"missing": {"enum": ["error", "indicator"]}, "columns": schema.array(schema.whole(COLUMN))}
 )
 
-SCALES = schema.whole(dict.fromkeys(("low", "high", "size"), schema.array(schema.NUMBER)))
+SCALES = schema.whole(dict.fromkeys(("low", "high", "first", "last"), schema.array(schema.NUMBER)))
 
 Explanation = Literal["auto", "attribution", "contrast", "attention", "removal"]
 Groups = Iterator[tuple[list[StoredSet], Iterator[Float[Tensor, "rows outputs"]]]]

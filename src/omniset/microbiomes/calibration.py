@@ -95,9 +95,7 @@ class Trust:
     weights: Float[np.ndarray, " two"]  # of naive Bayes and of the network
     prior: Prior = field(default_factory=Prior)  # what is expected of a sample
     confidence: Confidence = field(default_factory=Confidence)  # how often a call is right
-    compared: Comparison | None = (
-        None  # ours beside naive Bayes on what was kept back; None: too little was
-    )
+    compared: Comparison | None = None  # ours beside naive Bayes on what was kept back; None: too little was
 
     def logits(self, these: Candidates, reads: PerSequence, taxa: int) -> Logits:
         """Of the sequences of one sample, in its context."""

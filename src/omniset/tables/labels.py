@@ -23,6 +23,7 @@ from omniset.tables.sheets import INFINITE, NUMBER
 
 Task = Literal["classification", "regression", "survival"]
 NO_NUMBERS = (*NO_NUMBER, *INFINITE)
+PERSON = re.compile("patient|donor|subject|person|individual|mouse|animal", re.IGNORECASE)
 FEW = 0.1  # of the different values of measured labels that are words: these say that one is missing
 
 ROW = "\0row"  # a name that no column has
@@ -62,6 +63,7 @@ class LabelFile:
             if meant(name) != "multiplicity":  # a target may well be called count, or weight
                 self._refuse(name, doubt(name))
         self._group = group
+        self._others = [] if group or self.level == "element" else [c for c in others if c not in self.columns]
         self._key = ["set", "element"] if self.level == "element" else ["set"]
         self.frame = self._read()
         self._remedy = "; --target_columns chooses others" if columns is None and len(self.columns) > 1 else ""
@@ -74,11 +76,11 @@ class LabelFile:
     def _read(self) -> pd.DataFrame:
         frames: list[pd.DataFrame] = []
         keys = {key: self._set if key == "set" else key for key in self._key}
-        for chunk in self.file.chunks([*keys.values(), *self.columns, *([self._group] if self._group else [])]):
+        beside = [*([self._group] if self._group else []), *self._others]
+        for chunk in self.file.chunks([*keys.values(), *self.columns, *beside]):
             columns = {key: chunk.text(name).to_pandas() for key, name in keys.items()}
             columns |= {c: as_labels(chunk, c) for c in self.columns}
-            if self._group:
-                columns[self._group] = chunk.text(self._group).to_pandas()
+            columns |= {c: chunk.text(c).to_pandas() for c in beside}
             frames.append(pd.DataFrame(columns).assign(**{ROW: np.arange(chunk.first, chunk.first + len(chunk))}))
         if not frames:
             raise self.file.error(None, "has no rows below its header")
@@ -89,7 +91,9 @@ class LabelFile:
             same = (frame[self._key] == second[self._key]).all(axis=1).to_numpy()
             first = self.file.where(int(frame[ROW].iloc[int(same.argmax())]))
             raise self.file.error(int(second[ROW]), f"{self._name(second)} has a label already ({first})")
-        return frame
+        for sentence in doubts_of_groups(frame, self._others, self.columns):
+            warnings.warn(f"{self.file.path}: {sentence}", stacklevel=4)
+        return frame.drop(columns=self._others)
 
     def _refuse(self, name: str, why: str | None) -> None:
         if why is not None:
@@ -134,7 +138,7 @@ class LabelFile:
             if len(missing):
                 what = f"set {sets.names[missing[0]]!r} of {source.path}{_more(len(missing))}"
                 others = f", but for others, such as {listed(lost, 3)}" if lost else ""
-                raise self.file.error(None, f"has no label for {what}{others}")
+                raise self.file.error(None, f"has no label for {what}{others}: leave sets without one out of the table")
             empty = self.frame[self.columns].isna().to_numpy() & used[:, None]
             if empty.any():
                 row, column = np.argwhere(empty)[0]
@@ -285,6 +289,25 @@ def doubts_of_classes(values: pd.DataFrame) -> list[str]:
                     f"{column}: {' and '.join(map(repr, alike))} are different classes; are they meant to be?"
                 )
     return sentences
+
+
+def doubts_of_groups(values: pd.DataFrame, names: Sequence[str], targets: Sequence[str]) -> list[str]:
+    """What to say of a column such as a patient of several sets: it has many values, in each of which a target is one.
+
+    Args:
+        names: Columns that are looked at, targets or others.
+    """
+    for name in names:
+        each = values.groupby(name, sort=False)
+        alike = [target for target in targets if target != name and (each[target].nunique(dropna=False) == 1).all()]
+        many = len(values) < len(each) ** 2 or (len(each) > 2 and PERSON.search(name) is not None)
+        if alike and many and 2 * len(each) <= len(values):
+            return [
+                f"{name}: sets of one {name} have the same {alike[0]}: where it says which sets belong together, give "
+                f"it as --group {name} (in Python groups=), or what is said of new sets is of sets whose relatives "
+                "were learned from"
+            ]
+    return []
 
 
 def as_numbers(labels: LabelFile | None, values: pd.DataFrame, source: Origin) -> pd.DataFrame:
