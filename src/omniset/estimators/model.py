@@ -213,17 +213,19 @@ class SetModel(SetOptions, Estimator):
 
     # ------------------------------------------------------------------ predictions
 
-    def outputs(self, sets: Iterable[StoredSet], shard_size: int | None = None) -> Groups:
-        """The sets as they come, some at a time, with their outputs: one tensor, or for elements several in a row."""
+    def outputs(self, sets: Iterable[StoredSet], shard_size: int | None = None, watch: bool = True) -> Groups:
+        """The sets as they come, some at a time, with their outputs: one tensor, or for elements several in a row.
+        Units are looked at if `watch`, which variants of a set that was looked at do without.
+        """
         device = find(self.device)
         network = self.fitted()
         reading = self.reading() | ({} if shard_size is None else {"shard_size": shard_size})
         if isinstance(network, SetMixture):
-            for group in self._grouped(sets):
+            for group in self._grouped(sets, watch):
                 yield group, iter([network.outputs(group, device, **reading)])
             return
         try:
-            for group in self._grouped(sets):
+            for group in self._grouped(sets, watch):
                 yield group, outputs_of(network, group, device, **reading)
         finally:
             network.to("cpu")
@@ -308,8 +310,9 @@ class SetModel(SetOptions, Estimator):
         """Probabilities, or numbers in their own units, as `predict_table` shows them."""
         return self._keyed([*sets], self.columns(torch.from_numpy(answers)))
 
-    def _grouped(self, sets: Iterable[StoredSet]) -> Iterator[list[StoredSet]]:
-        return batched(self.scales_.watched(sets, self.features_), TOGETHER, self.max_elements)
+    def _grouped(self, sets: Iterable[StoredSet], watch: bool = True) -> Iterator[list[StoredSet]]:
+        seen = self.scales_.watched(sets, self.features_) if watch else sets
+        return batched(seen, TOGETHER, self.max_elements)
 
     # ------------------------------------------------------------------ what a kind of target says of them
 
@@ -508,7 +511,7 @@ class SetModel(SetOptions, Estimator):
             return np.zeros(size)
 
         def said(sets: list[StoredSet]) -> Float[np.ndarray, " sets"]:
-            outputs = torch.cat([some for _, parts in self.outputs(sets) for some in parts]).double()
+            outputs = torch.cat([some for _, parts in self.outputs(sets, watch=False) for some in parts]).double()
             if self.classifies:
                 outputs = torch.cat([part.log_softmax(1) for part in self.fitted().split(outputs)], 1)
             return outputs[:, output].numpy()
