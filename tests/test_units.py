@@ -226,7 +226,8 @@ def test_a_group_beside_the_target_is_told(in_a_folder, column, told):  # noqa: 
     """Also where the target is named, and the column of patients is not read as one."""
     names, labels = [f"s{i}" for i in range(30)], np.where(np.arange(30) < 15, "a", "b")
     beside = np.repeat([f"p{i}" for i in range(6)], 5) if told else np.arange(30) % 2
-    pd.DataFrame({"set": names, "status": labels, column: beside}).to_csv("y.csv", index=False)
+    noted = np.where(np.arange(30) < 3, "", "seen")  # what is not asked for may be empty
+    pd.DataFrame({"set": names, "status": labels, column: beside, "note": noted}).to_csv("y.csv", index=False)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         LabelFile("y.csv", ["status"])

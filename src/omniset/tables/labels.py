@@ -63,7 +63,8 @@ class LabelFile:
             if meant(name) != "multiplicity":  # a target may well be called count, or weight
                 self._refuse(name, doubt(name))
         self._group = group
-        self._others = [] if group or self.level == "element" else [c for c in others if c not in self.columns]
+        looks = not group and self.level == "set" and self.file.separator  # of Parquet, columns may be of any type
+        self._others = [c for c in others if c not in self.columns] if looks else []
         self._key = ["set", "element"] if self.level == "element" else ["set"]
         self.frame = self._read()
         self._remedy = "; --target_columns chooses others" if columns is None and len(self.columns) > 1 else ""
@@ -76,11 +77,12 @@ class LabelFile:
     def _read(self) -> pd.DataFrame:
         frames: list[pd.DataFrame] = []
         keys = {key: self._set if key == "set" else key for key in self._key}
-        beside = [*([self._group] if self._group else []), *self._others]
-        for chunk in self.file.chunks([*keys.values(), *self.columns, *beside]):
+        read = [*self.columns, *self._others]
+        for chunk in self.file.chunks([*keys.values(), *read, *([self._group] if self._group else [])]):
             columns = {key: chunk.text(name).to_pandas() for key, name in keys.items()}
-            columns |= {c: as_labels(chunk, c) for c in self.columns}
-            columns |= {c: chunk.text(c).to_pandas() for c in beside}
+            columns |= {c: as_labels(chunk, c) for c in read}
+            if self._group:
+                columns[self._group] = chunk.text(self._group).to_pandas()
             frames.append(pd.DataFrame(columns).assign(**{ROW: np.arange(chunk.first, chunk.first + len(chunk))}))
         if not frames:
             raise self.file.error(None, "has no rows below its header")
@@ -298,10 +300,11 @@ def doubts_of_groups(values: pd.DataFrame, names: Sequence[str], targets: Sequen
         names: Columns that are looked at, targets or others.
     """
     for name in names:
-        each = values.groupby(name, sort=False)
+        named = values.dropna(subset=[name])
+        each = named.groupby(name, sort=False)
         alike = [target for target in targets if target != name and (each[target].nunique(dropna=False) == 1).all()]
-        many = len(values) < len(each) ** 2 or (len(each) > 2 and PERSON.search(name) is not None)
-        if alike and many and 2 * len(each) <= len(values):
+        many = len(named) < len(each) ** 2 or (len(each) > 2 and PERSON.search(name) is not None)
+        if alike and many and 2 * len(each) <= len(named):
             return [
                 f"{name}: sets of one {name} have the same {alike[0]}: where it says which sets belong together, give "
                 f"it as --group {name} (in Python groups=), or what is said of new sets is of sets whose relatives "
