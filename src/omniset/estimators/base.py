@@ -87,7 +87,7 @@ class SetEstimator(SetModel):
         targets_: Names of the targets: the columns of y, or its name, or "label".
         notes_: What was decided on the data, a sentence each.
         seen_: Digests of the names of the sets that were learned from, where they came as a table.
-        scales_: The range of the values of each feature, and how large they usually are.
+        scales_: Where the values of each feature lie, by which other units are seen (omniset.estimators.inputs.Scales).
         chosen_: Of the options that are None, the values that `fit` chose.
         prior_: Of each target what is known without looking at a set: how frequent each class is in training, or
             the mean.

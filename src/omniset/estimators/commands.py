@@ -224,20 +224,22 @@ def write_each(
     what: tuple[str, str],
 ) -> None:
     """Write what `frames` makes of the sets of a file, as they are read; `what` says what is done, and what is made."""
-    rows, empty = 0, {}
-
-    def seen() -> Iterator[StoredSet]:
-        for one in watched(sets_for(model, path, out.parent, reading), model.progress, what[0]):
-            empty[str(one.name)] = is_empty(one)
-            yield one
-
+    rows, empty = 0, dict[str, bool]()
     with noted() as notes, TableWriter(out) as writer:
-        for frame in frames(seen()):
+        sets = watched(sets_for(model, path, out.parent, reading), model.progress, what[0])
+        for frame in frames(_noting_empty(sets, empty)):
             writer.write(frame)
             rows += len(frame)
         warn_of_empty([name for name, none in empty.items() if none], len(empty), str(path))
     say(f"{rows:,} {what[1]} written to {out}")
     say_notes(notes())
+
+
+def _noting_empty(sets: Iterator[StoredSet], empty: dict[str, bool]) -> Iterator[StoredSet]:
+    """The sets as they come; of each it is noted whether it is empty."""
+    for one in sets:
+        empty[str(one.name)] = is_empty(one)
+        yield one
 
 
 def told_apart(
@@ -249,14 +251,8 @@ def told_apart(
         ValueError: Most of at least 5 sets have the same vector.
     """
     empty: dict[str, bool] = {}
-
-    def seen() -> Iterator[StoredSet]:
-        for one in sets:
-            empty[str(one.name)] = is_empty(one)
-            yield one
-
     digests: list[np.ndarray] = [np.zeros(0, np.uint64)]
-    for frame in frames(seen()):
+    for frame in frames(_noting_empty(sets, empty)):
         digests.append(pd.util.hash_pandas_object(frame.drop(columns="set"), index=False).to_numpy())
         yield frame
     full = [name for name, none in empty.items() if not none]

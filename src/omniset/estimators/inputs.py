@@ -108,7 +108,7 @@ class Scales:
     @classmethod
     def of(cls, sets: Sets) -> Scales:
         low, high, looked = np.full(sets.dim, np.inf), np.full(sets.dim, -np.inf), [np.zeros((0, sets.dim))]
-        step = max(int(sets.sizes.sum()) * max(sets.dim, 1) // min(LOOKED * max(sets.dim, 1), NUMBERS), 1)
+        step = max(int(sets.sizes.sum()) // _rows(sets.dim), 1)
         for elements, counts in sets.blocks(max(NUMBERS // max(sets.dim, 1), 1)):
             x = elements[counts > 0].double().numpy()
             low, high = np.minimum(low, x.min(0, initial=np.inf)), np.maximum(high, x.max(0, initial=-np.inf))
@@ -119,7 +119,7 @@ class Scales:
     def watched(self, sets: Iterable[StoredSet], names: list[str] | None) -> Iterator[StoredSet]:
         """The sets as they come. It warns where the first elements of sets have other units."""
         held: list[np.ndarray] = []
-        missing = min(LOOKED, NUMBERS // max(len(self.low), 1))
+        missing = _rows(len(self.low))
         for one in sets:
             if missing > 0:
                 elements, counts = one.read(0, min(OF_ONE, missing))
@@ -159,6 +159,11 @@ class Scales:
             "fit",
             stacklevel=3,
         )
+
+
+def _rows(dim: int) -> int:
+    """How many elements are looked at."""
+    return max(min(LOOKED, NUMBERS // max(dim, 1)), 1)
 
 
 def _quantiles(x: Float[np.ndarray, "elements dim"], *q: float) -> Float[np.ndarray, "q dim"]:

@@ -154,7 +154,7 @@ def of_fit(run: Run, completer: GenomeCompleter) -> Made:
         f"Which of {sizes['families']:,} families a genome has, learned from {many(sizes['training'], 'genome')}. "
         f"Kept back were {many(sizes['validation'], 'genome')} of {many(clades, 'clade')} ({what}), for the verdict "
         "made 70 % complete and 5 % contaminated. They told thresholds and weights too, which flatters ours a little: "
-        f"evaluate tests on others. {AUPRC}",
+        f"evaluate tests on others, also beside stronger simple methods. {AUPRC}",
         [Section("Thresholds and limits", text, [table]), learning(histories, kept_epochs=kept, text=weights)],
         {"sizes": sizes, "histories": histories, "levels": told},
         picture=[plot],

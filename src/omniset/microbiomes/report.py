@@ -38,7 +38,8 @@ def of_fit(classifier: TaxonClassifier, run: frame.Run) -> tuple[Report, dict[st
     learned = f"{sizes['taxa']:,} taxa at rank {classifier.rank} can be named"
     text = (
         f"Learned from {many(sizes['distinct sequences'], 'distinct reference sequence')}. Made-up samples are of "
-        f"{kept} kept back, which also chose how to call, and flatter ours a little: evaluate tests on others."
+        f"{kept} kept back, which also chose how to call, and flatter ours a little; other "
+        "sequences would differ by more than these samples do: evaluate tests on others."
     )
     return frame.compose(
         run,

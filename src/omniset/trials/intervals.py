@@ -47,7 +47,7 @@ class Interval:
 
 def decimals(*intervals: Interval) -> int:
     """How many decimals scores can bear beside each other, by half the widest interval: two, or those that show it;
-    fewer above 0.5. Without an interval, by what so many units tell of a share.
+    fewer above 0.5. Without an interval, by what so many units, five at least, tell of a share.
 
     >>> [decimals(Interval(0.5, 0.5 - half, 0.5 + half)) for half in (0.003, 0.05, 2.0, 30.0)]
     [3, 2, 1, 0]
