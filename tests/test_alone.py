@@ -1,6 +1,8 @@
 """One simple method alone, as `method=` names it: it is the method of the mixture; and scores by removal."""
 
 import json
+import warnings
+from contextlib import nullcontext
 
 import numpy as np
 import pandas as pd
@@ -11,7 +13,7 @@ from omniset import SetClassifier, SetRegressor, Sets, SetSurvival
 from omniset.cli import main
 from omniset.estimators import methods, options, pooling, survival
 from omniset.estimators.evaluation import evaluate
-from omniset.estimators.mixture import NumberMixture, SetMixture
+from omniset.estimators.mixture import NETWORK, NumberMixture, SetMixture
 from omniset.trials.comparison import OURS
 from test_stack import SMALL, of, some_sets
 
@@ -152,6 +154,21 @@ def test_scores_of_a_simple_method_are_by_removal():
     large = of([np.zeros((20_000, 2), dtype=np.float32)], [np.ones(20_000)])
     with pytest.raises(ValueError, match="has 20,000 elements: leaving out each in turn takes too long above 16,384"):
         model.explain(large)
+
+
+@pytest.mark.parametrize(("weight", "method"), [(0.05, "removal"), (0.2, "attribution")])
+def test_a_mixture_is_explained_by_what_decides_its_predictions(mixtures, monkeypatch, weight, method):
+    elements, counts, _ = data("classes")
+    some, model = of(elements[:3], counts[:3]), mixtures["classes"]
+    monkeypatch.setattr(type(model.fitted()), "weights_of", lambda *_: {NETWORK: weight})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = model.explain(some)
+    with nullcontext() if weight > 0.1 else pytest.warns(UserWarning, match="a weight of 0.05: scores of elements are"):
+        by_networks = model.explain(some, method="attribution")
+    other = model.explain(some, method="removal") if method == "removal" else by_networks
+    for one, same in zip(found, other, strict=True):
+        np.testing.assert_array_equal(one, same)
 
 
 # ---------------------------------------------------------------------- what is refused, and others' tools

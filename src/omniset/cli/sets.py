@@ -358,7 +358,8 @@ def explain_sets(
         method: "attribution" (self-attention attribution, of networks); "contrast": the same against equal attention,
             by what distinguishes an element from the others of its set; "attention": how much attention an element
             gets, whatever is predicted; "removal": how much the prediction falls where the element is left out, of any
-            model. "auto": attribution where a network attends to elements, else removal.
+            model. "auto": attribution where a network attends to elements and has at least a tenth of the weight of
+            the mixture, else removal.
     """
     import numpy as np
     import pandas as pd

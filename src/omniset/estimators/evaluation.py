@@ -17,7 +17,6 @@ from omniset.core.sets import Sets
 from omniset.estimators import importance, inputs
 from omniset.estimators.base import SetEstimator
 from omniset.estimators.mixture import SetMixture
-from omniset.estimators.model import LITTLE
 from omniset.estimators.predictors import SetClassifier
 from omniset.estimators.survival import SetSurvival
 from omniset.trials.comparison import OURS, Aim, Comparison, Score
@@ -280,8 +279,7 @@ def examples(
 
     if evaluation is None or not evaluation.outcomes or model.level != "set":
         return []
-    explained, share = [], model.share_explained()
-    by_removal = model.explains_by("auto") == "removal" or (share is not None and share < LITTLE)
+    explained, by_removal = [], model.explains_by("auto") == "removal"
     for i in dict.fromkeys(which[telling(evaluation.outcomes[0])].tolist()):
         stored = sets[i]
         if len(stored) > model.max_elements:  # takes long

@@ -377,8 +377,8 @@ class SetModel(SetOptions, Estimator):
             steps: Of the integral of attribution.
             method: "attribution" (Hao et al., 2021); "contrast": the same against equal attention; "attention": how
                 much of it an element gets, whatever is predicted; "removal": how much the prediction falls without it
-                (below), of any model. "auto": attribution where a network attends to elements, else removal. Of a
-                mixture all but removal are of its networks.
+                (below), of any model. "auto": attribution where a network attends to elements and has a weight of at
+                least 0.1 in the mixture, else removal. Of a mixture all but removal are of its networks.
 
         Scores of removal: for a model f, a set X and the output that is explained,
 
@@ -472,10 +472,12 @@ class SetModel(SetOptions, Estimator):
             self.output_of(target)
 
     def explains_by(self, method: Explanation) -> Explanation:
-        """What "auto" is: attribution where a network attends to elements, else removal."""
+        """What "auto" is: attribution where a network attends to elements and decides a share, else removal."""
         if method != "auto":
             return method
-        return "attribution" if any(map(explain.attends, self._attending())) else "removal"
+        share = self.share_explained()
+        decides = share is None or share >= LITTLE
+        return "attribution" if decides and any(map(explain.attends, self._attending())) else "removal"
 
     def share_explained(self) -> float | None:
         """The weight, for the first target, of a mixture's networks, which attribution explains; None: all of it."""
@@ -504,7 +506,7 @@ class SetModel(SetOptions, Estimator):
             most = int((LARGEST / max(dim, 1)) ** 0.5)
             raise ValueError(
                 f"set {stored.name!r} has {size:,} elements: leaving out each in turn takes too long above {most:,} of "
-                f"{dim:,} features; a network, such as method='ust', is explained by attribution"
+                f"{dim:,} features; method='attribution' explains the networks of a mixture, and of method='ust'"
             )
         there = torch.nonzero(counts > 0)[:, 0]
         if not len(there):
