@@ -60,7 +60,8 @@ def test_the_card_has_what_the_report_has_and_no_names_of_files(run):
         numbers = " | ".join(f"{row[key]:.3g}" for key in ("value", "low", "high"))
         assert f"| {row['score']} | {row['method']} | {numbers} | 40 |" in body
     facts = [f"| {name} |" for name in ("sets | 40", "features of an element | 2", "classes | 2")]
-    for part in (*facts, f"- {evaluation['verdict']}\n", "It holds elements of the sets that it compares with"):
+    facts += ["Column of the set: `set`.", "Features: `CD3`, `CD4`.", "Classes of label: `a`, `b`."]
+    for part in (*facts, f"- {evaluation['verdict']}\n", "The model holds elements of sets that it learned from"):
         assert part in body
     assert "secret" not in text
 
@@ -94,7 +95,7 @@ def test_a_zip_has_the_files_of_the_model_and_is_the_same_each_time(run, tmp_pat
         found.append(hashlib.sha256(data).hexdigest())
         said = capsys.readouterr().out
         assert f"SHA-256 {found[-1]}" in said
-        assert "warning: It holds elements of the sets" in said
+        assert "warning: The model holds elements of sets" in said
         assert "license: cc-by-4.0; the hub takes those that it lists: https://" in said
     assert found[0] == found[1]
     with zipfile.ZipFile(tmp_path / "a.zip") as packed:

@@ -54,5 +54,5 @@ def publish(model: Path, out: Path = Path("model.zip"), license: str | None = No
     say(f"SHA-256 {hashlib.sha256(data).hexdigest()}")
     if license is not None:
         say(f"license: {license.lower()}; the hub takes those that it lists: {LISTED}")
-    for holds in re.findall(r"^- (It holds .*)", text, flags=re.MULTILINE):
+    for holds in re.findall(r"^- (The model holds .*)", text, flags=re.MULTILINE):
         say(f"warning: {holds}")

@@ -89,7 +89,8 @@ def read_table(
         again = table.columns.astype(str).duplicated()
         raise ValueError(f"column {str(table.columns[again][0])!r} is there twice")
     if str(set_column) not in columns:
-        raise ValueError(f"the table needs a column {set_column!r}, it has {[*columns]}")
+        hint = ": Sets.from_pandas(table, set_column=...) names another" if set_column == "set" else ""
+        raise ValueError(f"the table needs a column {set_column!r}, it has {[*columns]}{hint}")
     if not len(table):
         raise ValueError("the table has no rows")
     chosen = chosen if encoding is None else encoding.names

@@ -26,6 +26,8 @@ A model of Omniset: commands take its folder as `--model`, Python takes it as
 
 {facts}
 
+{names}
+
 ## Metrics
 
 {scores}
@@ -65,13 +67,25 @@ def card(folder: Path) -> str:
     facts |= {name: report[name] for name in ("regions", "genes", "pairs") if name in report}
     facts |= {name: len(fitted[name]) for name in ("targets", "types", "batches") if name in fitted}
     facts |= {"classes": sum(map(len, fitted["classes"]))} if "classes" in fitted else {}
+    columns = [column["name"] for column in (fitted.get("encoding") or {}).get("columns", [])]
+    names = {"Features": columns or fitted.get("features"), "Types": fitted.get("types")}
+    names |= {
+        f"Classes of {t}": of for t, of in zip(fitted.get("targets", []), fitted.get("classes", []), strict=False)
+    }
+    set_column = (fitted.get("reading") or {}).get("set_column", "set")
     limits = [measured.get("verdict"), *(report.get("notes") or metrics.get("notes") or [])]
     compared = (fitted.get("mixture") or {}).get("references")
-    if holds := "elements of the sets that it compares with" if compared else HOLDS.get(config["class"]):
-        limits.append(f"It holds {holds}: do not pass it on if they are confidential.")
+    if (
+        holds := "elements of sets that it learned from, to compare new ones with them"
+        if compared
+        else HOLDS.get(config["class"])
+    ):
+        limits.append(f"The model holds {holds}: do not pass it on if they are confidential.")
     about = {
         "metrics": json.dumps([*dict.fromkeys(row["score"] for row in shown)]),
         "facts": _table([{"what": WORDS.get(n, n), "number": v} for n, v in facts.items() if type(v) is int]),
+        "names": f"Column of the set: `{set_column}`." * (config["class"].startswith("Set"))
+        + "".join(f"\n\n{what}: {_listed(some)}." for what, some in names.items() if some),
         "scores": f"Of {on}.\n\n{_table(shown)}"
         if shown
         else "None: `fit` kept nothing back to measure on; `evaluate` measures.",
@@ -83,3 +97,7 @@ def card(folder: Path) -> str:
 def _table(rows: list[dict[str, Any]]) -> str:
     texts = [[f"{v:.3g}" if isinstance(v, float) else str(v) for v in row.values()] for row in rows]
     return "\n".join(f"| {' | '.join(row)} |" for row in [[*rows[0]], ["---"] * len(rows[0]), *texts])
+
+
+def _listed(names: list[Any], most: int = 30) -> str:
+    return ", ".join(f"`{name}`" for name in names[:most]) + (f" and {len(names) - most} more" * (len(names) > most))
