@@ -30,6 +30,13 @@ TYPE_CELLS = 20  # in the batch left out, for a type to be removed
 DRAWS = 200
 NO_BATCH = -1  # is left out, but half of the labels
 BINS = 10  # of stated probabilities
+NAMES = {
+    OURS: "ours",
+    "logistic": "logistic regression on genes",
+    "balanced": "the same, all types of the same weight",
+    "pca": "the same on principal components",
+    "symphony": "neighbours, batches corrected",
+}
 
 
 def macro_f1(rows: pd.DataFrame, draws: Draws) -> Values:
@@ -126,7 +133,7 @@ class AnnotationEvaluation:
         rows = self.rows.reset_index(drop=True)
         keys = ["batch", "removed", "seed", "cell"]
         unit = "batch" if several else "cell"
-        return Comparison(rows, SCORES, unit, unit, keys, tuple(CALLERS), AIMS)
+        return Comparison(rows, SCORES, unit, unit, keys, tuple(CALLERS), AIMS, names=NAMES)
 
     def numbers(self) -> dict[str, Any]:
         about = {"weights": self.weights.to_dict("records"), "not_run": self.not_run, "notes": self.notes}

@@ -151,7 +151,7 @@ def of_annotation_evaluation(evaluation: AnnotationEvaluation, run: frame.Run) -
     }
     sections = _conditions(comparison, texts, dict.fromkeys((HALF, NEW), known) | {REMOVED: ["auroc", "found", "kept"]})
     sections.append(Section("Weights", "", [_table("Of our methods.", evaluation.weights)]))
-    lead = f"{many(len(comparison.methods), 'method')} that call the types of cells of batches they have not seen."
+    lead = f"{many(len(comparison.methods), 'method')} that call the types of cells whose labels they have not seen."
     return frame.compose(run, "", lead, sections, {"not_run": evaluation.not_run}, comparison=comparison)
 
 

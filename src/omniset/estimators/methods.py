@@ -79,8 +79,10 @@ class Method(ABC):
         else:
             self.prior = (np.bincount(y, w, self.classes) + 1 / self.classes) / (w.sum() + 1)
         self._learns = bool((y != y[0]).any())
-        if self._learns:
-            self._fit(self.inputs(x), y, w, seed, None if groups is None else groups[rows])
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The number of unique classes")  # few sets of a class are noted once
+            if self._learns:
+                self._fit(self.inputs(x), y, w, seed, None if groups is None else groups[rows])
         return self
 
     def predict(self, x: Table) -> Outputs:

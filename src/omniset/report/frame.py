@@ -141,13 +141,12 @@ def methods(
     digits = {name: decimals(*of.values()) for name, of in found.items()}
     others = [m for m in names if m != comparison.ours] if comparison.ours in names else []
     gaps = {m: comparison.difference(first.name, condition, m) for m in others}
-    finer = decimals(*gaps.values())
     rows: list[list[Any]] = []
     for method in names:
         interval, gap = found[first.name][method], gaps.get(method, Interval(math.nan))
         row: list[Any] = [comparison.named(method), rounded(interval.value, digits[first.name])]
         row.append(ends(interval, digits[first.name]))
-        row += [signed(gap.value, finer), ends(gap, finer, signed)] if others else []
+        row += [signed(gap.value, decimals(gap)), ends(gap, form=signed)] if others else []
         rows.append([*row, *(rounded(found[name][method].value, digits[name]) for name in scores[1:])])
     columns = ["method", first.text, "95 % interval"]
     columns += ["ours minus it", "95 % interval of this"] if others else []

@@ -92,7 +92,8 @@ class LabelFile:
             second = frame.iloc[int(again.argmax())]
             same = (frame[self._key] == second[self._key]).all(axis=1).to_numpy()
             first = self.file.where(int(frame[ROW].iloc[int(same.argmax())]))
-            raise self.file.error(int(second[ROW]), f"{self._name(second)} has a label already ({first})")
+            rule = f"labels have one row per {self.level}; the table of elements comes first, before --target"
+            raise self.file.error(int(second[ROW]), f"{self._name(second)} has a label already ({first}): {rule}")
         for sentence in doubts_of_groups(frame, self._others, self.columns):
             warnings.warn(f"{self.file.path}: {sentence}", stacklevel=4)
         return frame.drop(columns=self._others)
