@@ -71,7 +71,7 @@ SOURCES = {
             dealings=lambda found: number_of(len({row["seed"] for row in found["weights"]}), "split"),
             name=name,
         )
-        for data, name in (("kang", "Kang"), ("baron", "Baron"))
+        for data, name in (("kang", "Kang"), ("baron", "Baron"), ("pbmc68k", "68k blood cells"))
     ),
     "regions": tuple(
         Source(
