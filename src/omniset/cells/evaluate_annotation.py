@@ -33,8 +33,8 @@ BINS = 10  # of stated probabilities
 NAMES = {
     OURS: "ours",
     "logistic": "logistic regression on genes",
-    "balanced": "the same, all types of the same weight",
-    "pca": "the same on principal components",
+    "balanced": "logistic regression on genes, types weigh alike",
+    "pca": "logistic regression on principal components",
     "symphony": "neighbours, batches corrected",
 }
 
