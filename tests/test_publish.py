@@ -60,7 +60,7 @@ def test_the_card_has_what_the_report_has_and_no_names_of_files(run):
         numbers = " | ".join(f"{row[key]:.3g}" for key in ("value", "low", "high"))
         assert f"| {row['score']} | {row['method']} | {numbers} | 40 |" in body
     facts = [f"| {name} |" for name in ("sets | 40", "features of an element | 2", "classes | 2")]
-    facts += ["Column of the set: `set`.", "Features: `CD3`, `CD4`.", "Classes of label: `a`, `b`."]
+    facts += ["Column of the set: `set`\n", "Features: `CD3`, `CD4`\n", "Classes of label: `a`, `b`\n"]
     for part in (*facts, f"- {evaluation['verdict']}\n", "The model holds elements of sets that it learned from"):
         assert part in body
     assert "secret" not in text

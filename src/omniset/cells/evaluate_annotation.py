@@ -242,9 +242,8 @@ def _called(task: Task, name: str, seed: int, code: int, removed: str | None) ->
         calls, strangeness = CALLERS[name](counts[labelled], types, batches, counts[test], seed)
         refused, sure = None, 1 - strangeness
     rows = pd.DataFrame({"cell": test, "truth": truth, "call": calls.astype(str), "strangeness": strangeness})
-    rows["probability"] = sure
+    rows["probability"], rows["unknown"] = sure, unknown
     rows["right"] = np.where(unknown, np.nan, rows["truth"] == rows["call"])
-    rows["unknown"] = unknown
     rows["kept"] = np.nan if refused is None else np.where(unknown, np.nan, ~refused)
     rows["found"] = np.nan if refused is None else np.where(unknown, refused, np.nan)
     return Done(facts, rows)

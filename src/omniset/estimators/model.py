@@ -508,8 +508,7 @@ class SetModel(SetOptions, Estimator):
                 f"set {stored.name!r} has {size:,} elements: leaving out each in turn takes too long above {most:,} of "
                 f"{dim:,} features; method='attribution' explains the networks of a mixture, and of method='ust'"
             )
-        there = torch.nonzero(counts > 0)[:, 0]
-        if not len(there):
+        if not len(there := torch.nonzero(counts > 0)[:, 0]):
             return np.zeros(size)
 
         def said(sets: list[StoredSet]) -> Float[np.ndarray, " sets"]:
@@ -526,8 +525,7 @@ class SetModel(SetOptions, Estimator):
         drops, before = np.zeros(size), said([stored])[0]
         for some in there.split(REMOVED):
             drops[some.numpy()] = before - said([without(i) for i in some.tolist()])
-        drops = np.maximum(drops, 0.0)
-        return drops / max(float(drops.max()), np.finfo(np.float64).tiny)
+        return np.maximum(drops, 0.0) / max(float(drops.max()), np.finfo(np.float64).tiny)
 
     # ------------------------------------------------------------------ vectors
 

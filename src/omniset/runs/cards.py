@@ -36,6 +36,8 @@ A model of Omniset: commands take its folder as `--model`, Python takes it as
 
 {limits}
 """
+NOTHING = "None: `fit` kept nothing back to measure on; `evaluate` measures."
+MOST = 30  # names that are listed
 FILE = re.compile(r"\w\.[A-Za-z]\w")  # what a note has that names one
 WORDS = {"format_version": "version of the format", "input_dim": "features of an element"}
 HOLDS = {  # of the data that it was learned from
@@ -69,26 +71,19 @@ def card(folder: Path) -> str:
     facts |= {"classes": sum(map(len, fitted["classes"]))} if "classes" in fitted else {}
     columns = [column["name"] for column in (fitted.get("encoding") or {}).get("columns", [])]
     names = {"Features": columns or fitted.get("features"), "Types": fitted.get("types")}
-    names |= {
-        f"Classes of {t}": of for t, of in zip(fitted.get("targets", []), fitted.get("classes", []), strict=False)
-    }
-    set_column = (fitted.get("reading") or {}).get("set_column", "set")
+    names |= dict(zip((f"Classes of {t}" for t in fitted.get("targets", [])), fitted.get("classes", []), strict=False))
+    if config["class"].startswith("Set"):
+        names["Column of the set"] = [fitted["reading"].get("set_column", "set")]
+    names = {what: [*some[:MOST], *["..."] * (len(some) > MOST)] for what, some in names.items() if some}
     limits = [measured.get("verdict"), *(report.get("notes") or metrics.get("notes") or [])]
     compared = (fitted.get("mixture") or {}).get("references")
-    if (
-        holds := "elements of sets that it learned from, to compare new ones with them"
-        if compared
-        else HOLDS.get(config["class"])
-    ):
+    if holds := "elements of sets that it learned from, to compare with" if compared else HOLDS.get(config["class"]):
         limits.append(f"The model holds {holds}: do not pass it on if they are confidential.")
     about = {
         "metrics": json.dumps([*dict.fromkeys(row["score"] for row in shown)]),
         "facts": _table([{"what": WORDS.get(n, n), "number": v} for n, v in facts.items() if type(v) is int]),
-        "names": f"Column of the set: `{set_column}`." * (config["class"].startswith("Set"))
-        + "".join(f"\n\n{what}: {_listed(some)}." for what, some in names.items() if some),
-        "scores": f"Of {on}.\n\n{_table(shown)}"
-        if shown
-        else "None: `fit` kept nothing back to measure on; `evaluate` measures.",
+        "names": "\n\n".join(f"{what}: `{'`, `'.join(map(str, some))}`" for what, some in names.items()),
+        "scores": f"Of {on}.\n\n{_table(shown)}" if shown else NOTHING,
         "limits": "\n".join(f"- {text}" for text in limits if text and not FILE.search(text)) or "None were noted.",
     }
     return TEXT.format(**{"class": config["class"]}, **config["versions"], **about)
@@ -97,7 +92,3 @@ def card(folder: Path) -> str:
 def _table(rows: list[dict[str, Any]]) -> str:
     texts = [[f"{v:.3g}" if isinstance(v, float) else str(v) for v in row.values()] for row in rows]
     return "\n".join(f"| {' | '.join(row)} |" for row in [[*rows[0]], ["---"] * len(rows[0]), *texts])
-
-
-def _listed(names: list[Any], most: int = 30) -> str:
-    return ", ".join(f"`{name}`" for name in names[:most]) + (f" and {len(names) - most} more" * (len(names) > most))

@@ -62,9 +62,7 @@ def check_epoch(
 
 
 def advice(learning_rate: float) -> str:
-    return (
-        f"; try a smaller learning rate (it was {learning_rate:g}), and look for features of a size beyond all others"
-    )
+    return f"; try a smaller learning rate (it was {learning_rate:g}), and look for features far larger than the others"
 
 
 def _diverged(value: float, name: str, epoch: int) -> str:

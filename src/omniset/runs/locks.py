@@ -28,9 +28,7 @@ def locked(folder: str | Path, name: Path | None = None) -> Iterator[None]:
     """
     path = Path(folder).resolve() / NAME
     if os.path.lexists(path) and not (path.is_file() and OURS.fullmatch(path.read_bytes()[:LONGEST])):
-        raise ValueError(
-            f"{path} is in the way: a file of this name says which run holds the folder. Move it elsewhere"
-        )
+        raise ValueError(f"{path} is in the way: a file of this name says who holds the folder. Move it elsewhere")
     outermost = not _lock(path).is_locked
     try:
         with held(path, f"the folder {folder}", wait=False):
@@ -42,9 +40,8 @@ def locked(folder: str | Path, name: Path | None = None) -> Iterator[None]:
                 if outermost:  # still held: whoever opens it now sees that it is gone, and makes another
                     path.unlink(missing_ok=True)
     except filelock.Timeout:
-        raise ValueError(
-            f"{name or folder} is in use by another run{_holder(path)}: wait for it, or choose another"
-        ) from None
+        what = f"{name or folder} is in use by another run{_holder(path)}"
+        raise ValueError(f"{what}: wait for it, or choose another") from None
 
 
 @contextmanager
