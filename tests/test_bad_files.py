@@ -138,7 +138,9 @@ def test_shapes(case, packed, here, capsys):
         (LABELS, " --group patient", "has no column 'patient'"),
         ("set,label\nb,q\n", "", "has no label for set 'a' of sets.csv"),
         (LABELS + "c,p\nd,p\n", "", "line 4: set 'c' is not in sets.csv (2 such)"),
-        (LABELS + "\nb,p\n", "", "line 5: set 'b' has a label already (line 3)"),
+        (LABELS + "\nb,p\n", "", "line 5: set 'b' has a label already (line 3): labels have one row per set"),
+        (LABELS + "B,q\n", "", "line 4: set 'B' is not in sets.csv; did you mean 'b'?"),
+        ("set,age,label\na,1.5,p\nb,2.5,q\n", "", "'age' is a number and 'label' a class, and a model learns one kind"),
         ("set,label\na,\nb,q\n", "", "line 2: column 'label' is empty: each set needs a label"),
         ("set,label\na,p\nb\n", "", "line 3: column 'label' is empty: each set needs a label"),
         ("set,label,g\na,p,\nb,q,1\n", " --group g", "line 2: column 'g' is empty"),
@@ -153,6 +155,8 @@ def test_shapes(case, packed, here, capsys):
         ("", "", "is empty: its first line must hold"),
         ("set,label\na,p\nb,q,r\n", "", "line 3: has 3 fields, the header has 2"),
         (LABELS, " --features x,q", "sets.csv: has no column 'q', it has 'set', 'x', 'y'"),
+        (LABELS, " --features x,Y", "sets.csv: has no column 'Y', it has 'set', 'x', 'y'; did you mean 'y'?"),
+        (LABELS, ' --features "x,Y"', "sets.csv: has no column 'x,Y', it has"),
         (LABELS, " --features x,x", "sets.csv: column 'x' is asked for twice"),
         (LABELS, " --level element", "labels.csv has labels of sets"),
     ],
@@ -161,6 +165,11 @@ def test_shapes(case, packed, here, capsys):
 def test_labels(labels, options, message, here, capsys):
     (here / "labels.csv").write_text(labels)
     fails(capsys, here, f"fit sets.csv --target labels.csv --out run{options}", message)
+
+
+def test_labels_of_sets_are_not_learned_as_those_of_elements(here, capsys):
+    (here / "t.csv").write_text("set,x,label\na,1,p\na,2,p\nb,3,q\n")
+    fails(capsys, here, "fit t.csv --target_columns label --out run", "t.csv: targets of a set are all the same: say")
 
 
 def test_sets_that_are_alike_or_empty(here, model, capsys):

@@ -183,8 +183,9 @@ def test_names_in_a_folder_of_models_and_of_the_package(run, tmp_path, monkeypat
     assert located("digits") == tmp_path / "models/digits"
     shutil.copytree(run, "digits")
     assert located("digits") == Path("digits")  # what is there is meant
-    with pytest.raises(FileNotFoundError, match="fish is no folder of a model"):
-        located("fish")
+    for name in ("fish", "../fish"):  # what begins with a dot is no name on the hub
+        with pytest.raises(FileNotFoundError, match="fish is no folder of a model"):
+            located(name)
 
 
 def test_the_hub_is_asked_for_what_is_not_here(run, tmp_path, monkeypatch, capsys):

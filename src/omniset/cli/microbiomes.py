@@ -102,7 +102,7 @@ def classify(
 
     Args:
         reads: Files of reads, FASTA or FASTQ (.gz, .bz2, .xz), each a sample, with commas between; or, as first words
-            and without the option, with spaces between. Equal reads are counted once.
+            and without the option, with spaces between. Equal ones are one, read1, ...; sequences keeps names.
         table: Feature table: BIOM 2.1, or text with a line per feature. In place of reads.
         sequences: FASTA with the features' sequences. null: features are named by their sequences.
         model: Folder that fit wrote.

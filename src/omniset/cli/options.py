@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import functools
 import re
 import typing
@@ -200,8 +201,9 @@ def _of_text(name: str, value: Any, kind: Any) -> Any:
 
 
 def split(names: str | None) -> list[str] | None:
-    """Names with commas between."""
-    return None if names is None else [name.strip() for name in names.split(",") if name.strip()]
+    """Names with commas between; one that has a comma stands in quotation marks, as in a CSV file."""
+    parts = [] if names is None else next(csv.reader([names], skipinitialspace=True), [])
+    return None if names is None else [name.strip() for name in parts if name.strip()]
 
 
 def needed(**files: Path | None) -> list[Path]:

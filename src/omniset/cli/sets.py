@@ -179,6 +179,10 @@ def fit(
         in_columns = table.level if times is None else "set"
         of = file.level if file is not None else in_columns if level == "auto" else level
         collection, values, groups = labels.read(table, of, folder.path, draft.progress)
+        if file is None and of == "element" != level and collection.sizes.max() > 1:
+            same = values.groupby(np.repeat(np.arange(len(collection)), collection.sizes)).nunique(dropna=False) <= 1
+            if same.all(axis=None):
+                raise ValueError(f"{sets}: targets of a set are all the same: say --level set or --level element")
         commands.warn_of_features(table, collection, values, of)
         chosen, values, in_words = labels.task(values, table.file, task, of)
         model = commands.MAKERS[chosen](**arguments | {"level": of})
@@ -195,10 +199,8 @@ def fit(
             return
         for note in model.notes_[1:]:
             say(note)
-        model.ignored_, model.reading_ = (
-            table.ignored,
-            commands.remembered(reading | table.reading | {"event_value": event_value}),
-        )
+        how_read = reading | table.reading | {"event_value": event_value}
+        model.ignored_, model.reading_ = table.ignored, commands.remembered(how_read)
         folder.save(model)
         truth, shown, written = values.to_numpy(), model.validation_, ["the model"]
         evaluation, on = out_of_fold(model, collection, truth, groups), ""
@@ -412,10 +414,11 @@ def explain_sets(
         if waiting:
             writer.write(pd.concat(waiting))
         if wanted:
-            raise ValueError(f"only: {sets} has no set {sorted(wanted)[0]!r}")
+            raise ValueError(f'only: {sets} has no set {sorted(wanted)[0]!r}; a name with a comma stands in ""')
     drawn = f", {number_of(maps.number, 'map')} to {maps.folder}" if maps.number else ""
     say(f"{number_of(rows, 'score')} written to {out}{drawn}")
-    share = None if method == "removal" else estimator.share_explained()
-    if share is not None and share >= LITTLE:  # else there is a warning
+    if method == "removal":
+        say("scores are by removal: how much the prediction falls where an element is left out")
+    elif (share := estimator.share_explained()) is not None and share >= LITTLE:  # else there is a warning
         say(f"scores are of the networks of {NETWORK}, which have {share:.0%} of the weight of the mixture")
     say_notes(notes())

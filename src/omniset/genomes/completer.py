@@ -145,8 +145,9 @@ class GenomeCompleter(CompleterOptions, Estimator):
         for name, part in (("training", train), ("validation", validation)):
             if not len(part):
                 raise ValueError(
-                    f"there is no {name} genome: {len(np.unique(clades.groups))} clades of rank {self.clade!r} cannot "
-                    "be split; take a lower rank as clade"
+                    f"there is no {name} genome: whole clades are kept back, a small part of the genomes, and each of "
+                    f"the {len(np.unique(clades.groups))} clades (by taxonomy, of rank {self.clade!r}) is larger: give "
+                    "more genomes, or with a taxonomy a lower rank as clade"
                 )
         start, root = time.monotonic(), None if folder is None else Path(folder)
         everything, single = np.sort(np.concatenate([train, validation])), train[:0]

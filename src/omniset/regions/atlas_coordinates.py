@@ -6,6 +6,7 @@ Places are of a file, or of an atlas by its name, whose image nilearn downloads.
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -176,9 +177,8 @@ def _in_mm(values: Float[np.ndarray, "regions 3"], names: list[str], name: str, 
         values *= UNITS[unit]
         notes.append(f"{said}: they are taken for {unit} and made mm")
     elif unit or not BRAIN[0] <= farthest <= BRAIN[1]:
-        notes.append(
-            f"{said}, in mm it is up to {SMALL} of a mouse, {MAN[0]} to {MAN[1]} of man: is the unit another one?"
-        )
+        of = f"up to {SMALL} of a mouse, {MAN[0]} to {MAN[1]} of man"
+        warnings.warn(f"{said}, in mm it is {of}: is the unit another one?", stacklevel=4)
 
 
 def _check_sides(
@@ -208,7 +208,8 @@ def _check_sides(
         notes.append(f"{said}x is from right to left (LPS), and its sign is turned")
         return
     if len(wrong) > WRONG[1] * most and most >= SURE:
-        raise ValueError(f"{said}the rows seem to be in another order: give each region its own place")
+        remedy = "give each region its own place, or say in a column hemisphere where a name means no side"
+        raise ValueError(f"{said}the rows seem to be in another order: {remedy}")
     notes.append(f"{said}are the rows in another order?")
 
 

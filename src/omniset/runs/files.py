@@ -79,11 +79,9 @@ def reserve(path: str | Path, size: int) -> None:
 
 def writable_folder(folder: str | Path) -> Path:
     """Make the folder and see that files can be made in it, before any work is spent on them."""
-    folder = Path(folder)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
+        (folder := Path(folder)).mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         raise OSError(error.errno, f"the folder cannot be written to ({error.strerror})", str(folder)) from error
     return folder

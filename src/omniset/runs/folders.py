@@ -21,7 +21,7 @@ from typing import Any
 
 from omniset.runs import cards
 from omniset.runs.console import has_work, run_folder
-from omniset.runs.files import HALF_WRITTEN, write_json
+from omniset.runs.files import HALF_WRITTEN, writable_folder, write_json
 from omniset.runs.locks import NAME as LOCK
 from omniset.runs.locks import locked
 
@@ -381,6 +381,8 @@ def _files_of(arguments: Iterable[Any]) -> Iterator[Path]:
 
 
 def new_file(out: Path) -> None:
-    """See that a file may be written: it is not there, or is to be replaced."""
+    """See that a file may be written: it is not there, or is to be replaced; its folder may be written to."""
     if (out.is_file() or out.is_symlink()) and not REPLACE.get():
         raise ValueError(f"out={out} is there already: choose another name, or replace it with --replace true")
+    if out.parent.is_dir():
+        writable_folder(out.parent)

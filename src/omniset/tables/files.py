@@ -315,7 +315,8 @@ class TableFile(TextFile):
         if missing := [name for name in columns if name not in there]:
             name = missing[0]
             hint = ": name the column that says of which set a row is with --set_column" if name == "set" else ""
-            if not hint and (near := difflib.get_close_matches(name, self.columns, 3)):
+            same = [column for column in self.columns if column.casefold() == name.casefold()]
+            if not hint and (near := same or difflib.get_close_matches(name, self.columns, 3)):
                 hint = f"; did you mean {' or '.join(map(repr, near))}?"
             raise self.error(None, f"has no column {listed(missing, 5)}, it has {listed(self.columns)}{hint}")
 

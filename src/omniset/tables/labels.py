@@ -132,6 +132,8 @@ class LabelFile:
         if not used.all() and unused != "ignore":
             row, number = self.frame.iloc[int(used.argmin())], int((~used).sum())
             hint = "; if that is meant, say --unused_labels ignore"
+            if near := [name for name in sets.names if str(name).casefold() == str(row["set"]).casefold()]:
+                hint = f"; did you mean {near[0]!r}?"
             if not used.any():
                 hint = f", whose sets are such as {listed(sets.names, 2)}: give both files the same names"
             raise self.file.error(int(row[ROW]), f"{self._name(row)} is not in {source.path}{_more(number)}{hint}")
@@ -233,10 +235,8 @@ def column_labels(
         if changed.any():
             row = int(changed.argmax())
             name = sets.names[int(np.searchsorted(sets.offsets, row, side="right")) - 1]
-            raise file.error(
-                file.nth(row),
-                f"column {column!r} is {texts[row]!r} where set {name!r} had {texts[row - 1]!r}: one per set",
-            )
+            was = f"{texts[row]!r} where set {name!r} had {texts[row - 1]!r}"
+            raise file.error(file.nth(row), f"column {column!r} is {was}: one per set, or --level element")
         groups = texts.to_numpy()[first] if column == group else groups
     return (values.iloc[first] if level == "set" else values), groups
 
@@ -251,7 +251,8 @@ def choose_task(labels: LabelFile | None, values: pd.DataFrame, source: Origin, 
         return task  # type: ignore[return-value]
     if task != "auto":
         raise ValueError(f"task must be 'auto', 'classification', 'regression' or 'survival', got {task!r}")
-    numeric, measured = True, False
+    measured: list[Any] = []
+    worded: list[Any] = []
     for column in values:
         names = pd.Series(values[column].dropna().unique(), dtype=object)
         if (found := written(names, MANY)) or ((found := written(names)) and "comma" in found[1]):
@@ -263,13 +264,13 @@ def choose_task(labels: LabelFile | None, values: pd.DataFrame, source: Origin, 
         many = len(known) > 20 or bool((known != np.round(known)).any())
         few = len(known) > 20 and len(words) <= FEW * len(known)
         if many and words and (few or all(word.casefold() in NO_NUMBERS for word in words)):
-            bound = (
-                "a number, as the others are: leave out what has no label (of elements: leave the field empty), or say "
-                "--task classification"
-            )
+            bound = "a number, as the others are: leave out what has no label, or say --task classification"
             raise bad_label(labels, values, source, column, (values[column] == words[0]).to_numpy(), bound)
-        numeric, measured = numeric and not words, measured or many
-    return "regression" if numeric and measured else "classification"
+        (worded if words else measured if many else []).append(column)
+    if measured and worded:
+        kinds = f"{measured[0]!r} is a number and {worded[0]!r} a class, and a model learns one kind"
+        raise ValueError(f"{kinds}: --target_columns chooses, --task classification takes all as classes")
+    return "regression" if measured else "classification"
 
 
 def doubts_of_classes(values: pd.DataFrame) -> list[str]:

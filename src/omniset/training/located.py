@@ -20,7 +20,7 @@ from omniset.runs.console import line_of, say
 MODELS = Path(__file__).with_name("models")  # that the package brings
 FILE = re.compile(r"(embedder/)?([a-z]\w*\.(json|parquet|safetensors)|README\.md)")  # of a model
 MOST = 32  # files
-ON_HUB = re.compile(r"([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
+ON_HUB = re.compile(r"(\w[\w.-]*/\w[\w.-]*)(?:@([\w./-]+))?")
 
 
 def located(model: str | Path) -> Path:
