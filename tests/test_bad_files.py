@@ -376,7 +376,7 @@ def test_paths(here, model, capsys):
     for path, message in (
         ("out.txt", ends),
         ("folder.csv", "out must be a file, folder.csv is a directory"),
-        ("none/out.csv", "none is no directory: make it before writing out.csv to it"),
+        ("none/out.csv", "none is no directory: make it before writing out.csv"),
     ):
         fails(capsys, here, predict.format("sets.csv", path), message)
         fails(capsys, here, predict.replace("predict", "explain").format("sets.csv", path), message)

@@ -113,6 +113,19 @@ def test_a_zarr_store_and_a_layer_of_counts():
     holds(table, adata, adata.obsm["X_omniset"])
 
 
+@pytest.mark.parametrize("scale", [1.0, 0.3])
+def test_counts_that_nobody_asked_for_are_told(scale, recwarn):
+    adata = cells()
+    del adata.obsm["X_pca"]
+    adata.X = adata.X * scale
+    adata.write_h5ad("t.h5ad")
+    recwarn.clear()
+    table = open_sets("t.h5ad", set_column="donor")
+    told = [str(one.message) for one in recwarn if "X has whole numbers, and is taken as it is" in str(one.message)]
+    assert (len(told), table.reading) == (scale == 1, {"use_rep": "X"})
+    holds(table, adata, adata.X)
+
+
 def test_genes_that_are_counted_and_features_that_are_none():
     """Of counts: a column of var names genes, antibodies are left out, and names that count alone are refused."""
     adata = cells()

@@ -448,7 +448,8 @@ def test_labels_in_columns_of_the_table(tmp_path):
         ([["1e-1", "+2", ".5"]], "regression"),
         ([["1", "nan", "inf"]], "classification"),
         ([["1.5", "2", "none of these"]], "classification"),
-        ([["1.5", "2"], ["u", "v"]], "classification"),
+        ([["1.5", "2"], ["u", "v"]], "0 is a number and 1 a class, and a model learns one kind"),
+        ([["1", "2"], ["u", "v"]], "classification"),
         ([["1", "2"], ["1.5", "2"]], "regression"),
         ([[None, None]], "classification"),
         ([["<1%", "1-49%", ">50%"]], "classification"),
@@ -487,9 +488,9 @@ def test_words_among_numbers(word, tmp_path):
 def test_classes_that_are_hardly_meant():
     values = pd.DataFrame({"k": ["1", "1.0", "01", "2"], "l": ["Yes", "yes", "no", "NA"], "m": ["a", "b", "c", None]})
     assert doubts_of_classes(values) == [
-        "k: '1' and '1.0' and '01' are different classes; are they meant to be?",
+        "k: '1' and '1.0' and '01' are different classes; is it meant?",
         "l: 'NA' is a class; where it means that the label is missing, leave it out",
-        "l: 'Yes' and 'yes' are different classes; are they meant to be?",
+        "l: 'Yes' and 'yes' are different classes; is it meant?",
     ]
 
 

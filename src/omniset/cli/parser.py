@@ -170,7 +170,7 @@ def _plain(message: str, options: Sequence[str]) -> str:
     """
     if match := re.match(r"[Uu]nrecognized arguments: (\S+)", message):
         word = match[1].split("=")[0]
-        near = [MEANT[word]] if MEANT.get(word) in options else difflib.get_close_matches(word, options, 1)
+        near = [MEANT[word]] if MEANT.get(word) in options else difflib.get_close_matches(word, options, 1, 0.7)
         if match[1].startswith("-"):
             return f"there is no option {match[1]!r}" + (f"; did you mean {near[0]}?" if near else "")
     if match := MISSING.match(message):

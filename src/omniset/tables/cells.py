@@ -196,6 +196,10 @@ def _opened(path: Path, use_rep: str | None) -> tuple[Source, bool, str]:
                 if f"has no {chosen!r} in obsm" not in str(error):
                     raise
         use_rep = "X"
+        if _whole(source := open_source(path)):
+            hint = "if they are counts, --use_rep counts takes log(1 + 10,000 c / sum of the cell's c)"
+            warnings.warn(f"{path}: X has whole numbers, and is taken as it is: {hint}", stacklevel=3)
+        return source, False, use_rep
     if use_rep == "X":
         return open_source(path), False, use_rep
     if use_rep != "counts":

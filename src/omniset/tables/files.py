@@ -482,9 +482,7 @@ class TableWriter:
         if self.path.exists() and not self.path.is_file():
             raise ValueError(f"out must be a file, {self.path} is {'a directory' if self.path.is_dir() else 'none'}")
         if not self.path.parent.is_dir():
-            raise FileNotFoundError(
-                f"{self.path.parent} is no directory: make it before writing {self.path.name} to it"
-            )
+            raise FileNotFoundError(f"{self.path.parent} is no directory: make it before writing {self.path.name}")
         self._sink: Any = None
 
     def __enter__(self) -> TableWriter:

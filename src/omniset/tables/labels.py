@@ -289,9 +289,7 @@ def doubts_of_classes(values: pd.DataFrame) -> list[str]:
             spellings.setdefault(same, []).append(name)
         for alike in spellings.values():
             if len(alike) > 1:
-                sentences.append(
-                    f"{column}: {' and '.join(map(repr, alike))} are different classes; are they meant to be?"
-                )
+                sentences.append(f"{column}: {' and '.join(map(repr, alike))} are different classes; is it meant?")
     return sentences
 
 
