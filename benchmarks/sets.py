@@ -6,7 +6,8 @@ predicts the fifth, as do the methods that it is made of, fitted on the same set
 environment variable OMNISET_DATA. Beside the default stand other rules to combine the same methods, learned from what
 these said of sets left out: of `RULES` none is better everywhere. With the environment variable COVERAGE, a number of
 data sets, `coverage` is measured instead: how often the score that `fit` expects holds for new sets. With COSTS, how
-often each is repeated, the time of `fit` at the shell is.
+often each is repeated, the time of `fit` at the shell is. With HEAVY, a number of dealings, numbers with heavy tails
+are predicted of new sets.
 
 A dealing of one data set takes up to half an hour. Its predictions are kept in results/sets/rows, which is committed,
 with their commit and all settings: a run on another machine goes on with the next dealing. It ends with an error where
@@ -30,9 +31,9 @@ from scipy.special import log_softmax
 from benchmarks.memory import measure
 from benchmarks.results import RESULTS, ROOT, record
 from benchmarks.speed import busy
-from omniset import SetClassifier, Sets
+from omniset import SetClassifier, SetRegressor, Sets
 from omniset.estimators import methods
-from omniset.estimators.evaluation import Evaluation
+from omniset.estimators.evaluation import Evaluation, evaluate
 from omniset.estimators.inputs import checksum, folds_of
 from omniset.estimators.methods import DissimilarityLinear
 from omniset.estimators.mixture import STEPS, SetMixture
@@ -67,6 +68,9 @@ def main(seed: int = 0) -> None:
         return
     if os.environ.get("COSTS"):
         costs(root / "bags" / "musk2", int(os.environ["COSTS"]), seed)
+        return
+    if os.environ.get("HEAVY"):
+        heavy(int(os.environ["HEAVY"]), seed)
         return
     parts: dict[str, list[pd.DataFrame]] = {name: [] for name in sources}
     for repeat in range(int(os.environ.get("REPEATS", REPEATS))):
@@ -316,6 +320,42 @@ def shares_inside(sets: int, rows: pd.DataFrame) -> dict[str, Any]:
         for name, each in ends.items()
     }
     return {"sets": sets, "splits": len(rows), **shares, "gap": float((rows["value"] - rows["truth"]).mean())}
+
+
+TAILS = (0.5, 1.0, 1.5, 2.0)  # deviation of the logarithm of a person's rate of visits, that nothing tells
+LEARNED, NEW = 200, 400  # persons
+SHOWN = ("R2", "MAE")
+
+
+def heavy(dealings: int, seed: int) -> None:
+    """Visits of new persons: the default, and each method that it mixes, learned from the same persons."""
+    parts: list[pd.DataFrame] = []
+    for dealing in range(dealings):
+        for tail in TAILS:
+
+            def work(dealing: int = dealing, tail: float = tail) -> Done:
+                sets, y = visits(np.random.default_rng([seed, dealing, round(10 * tail)]), LEARNED + NEW, tail)
+                model = SetRegressor(seed=seed, importance=False, device="cpu", progress=False)
+                model.fit(sets[:LEARNED], y[:LEARNED])
+                return Done({}, evaluate(model, sets[LEARNED:], y[LEARNED:]).rows)
+
+            how = {"seed": seed, "persons": [LEARNED, NEW], "options": SetRegressor(seed=seed).fingerprint()}
+            rows = kept(RUNS).do(f"visits-{dealing}-{tail:g}", how, work).rows
+            assert rows is not None
+            rows = rows.assign(condition=f"visits, deviation {tail:g}", set=f"{dealing}-" + rows["set"].astype(str))
+            parts.append(rows)
+        found = Evaluation(pd.concat(parts, ignore_index=True)).comparison.numbers()
+        shown = {name: [row for row in found[name] if row["score"] in SHOWN] for name in ("scores", "differences")}
+        about = {"dealings": dealing + 1, "learned from": LEARNED, "unit": found["unit"]}
+        record("sets/heavy", plain({**about, **shown}), seed=seed, part_of="sets")
+
+
+def visits(rng: np.random.Generator, persons: int, tail: float) -> Data:
+    """Counts whose rate goes with the mean of the first of five features, and else is lognormal."""
+    elements = [rng.normal(size=(int(rng.integers(5, 30)), 5)) + rng.normal(size=5) for _ in range(persons)]
+    told = np.array([x[:, 0].mean() for x in elements])
+    y = rng.poisson(np.exp(1 + 0.6 * told + tail * rng.normal(size=persons)))
+    return Sets.from_ragged([x.astype(np.float32) for x in elements]), y.astype(np.float64)
 
 
 def costs(bag: Path, repeats: int, seed: int) -> None:
