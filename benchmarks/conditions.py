@@ -50,6 +50,13 @@ SOURCES = {
             simple=("prior", "pooled-forest", "dissimilarity-linear"),
             dealings=_repeats,
         ),
+        Source(
+            "sets/heavy.json",
+            {"R2": "R2"},
+            parts=("pooled-linear", "pooled-forest", "dissimilarity-linear", "ust"),
+            simple=("prior", "pooled-linear", "pooled-forest", "dissimilarity-linear"),
+            dealings=lambda found: number_of(found["dealings"], "dealing"),
+        ),
     ),
     "genomes": (
         Source(

@@ -866,6 +866,22 @@ def sets(found: dict[str, Any]) -> list[str]:
     return [*lines, "", text]
 
 
+def sets_heavy(found: dict[str, Any]) -> list[str]:
+    """R2 of each method by simulation, and what ours has more than the strongest of the others on the same sets."""
+    values = {(row["condition"], row["method"]): row["value"] for row in found["scores"] if row["score"] == "R2"}
+    data, methods = (list(dict.fromkeys(key[i] for key in values)) for i in (0, 1))
+    lines = [f"| R2 | {' | '.join(data)} |", "|---" * (len(data) + 1) + "|"]
+    lines += [f"| {method} | {' | '.join(f'{values[name, method]:.3f}' for name in data)} |" for method in methods]
+    gaps = []
+    for name in data:
+        each = [r for r in found["differences"] if (r["score"], r["method"], r["condition"]) == ("R2", "omniset", name)]
+        row = min(each, key=lambda row: row["value"])
+        gaps.append(f"{row['other']} {row['value']:+.3f} ({row['low']:+.3f} to {row['high']:+.3f})")
+    text = f"Learned from {found['learned from']} persons, {many(found['dealings'], 'dealing')}, tested on "
+    text += f"{found['scores'][0]['units']:,} others. Ours minus the strongest method, 95 % intervals over persons: "
+    return [*lines, "", f"{text}{'; '.join(gaps)}."]
+
+
 def regions(found: dict[str, Any]) -> list[str]:
     """Methods by Pearson's r; what is neither a baseline nor the document's network is ours."""
     from omniset.regions.options import BASELINES
@@ -1101,6 +1117,7 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "sets": ("sets/methods.json", sets),
     "conditions": ("sets/methods.json", conditions_of),
     "coverage": ("sets/coverage.json", coverage),
+    "sets_heavy": ("sets/heavy.json", sets_heavy),
     "sets_costs": ("sets/costs.json", sets_costs),
     "folders": ("sets/folders.json", folders),
     "flows": ("flows.json", flows),
