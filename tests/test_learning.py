@@ -172,8 +172,9 @@ def test_scores_of_a_mixture_are_the_mean_of_its_networks(mixture, method):
 def test_scores_that_decide_little_are_said(mixture):
     sets = of(*some_sets(7, seed=3)[:2])
     with pytest.warns(UserWarning, match="gives ust a weight of 0.05: scores of elements are those of its networks"):
-        weighing(mixture, 0.05).explain(sets, steps=2)
+        weighing(mixture, 0.05).explain(sets, steps=2, method="attribution")
     weighing(mixture, 0.5).explain(sets, steps=2)  # no warning
+    weighing(mixture, 0.05).explain(sets)  # by removal
 
 
 # ---------------------------------------------------------------------- at the shell

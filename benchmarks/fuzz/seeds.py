@@ -71,7 +71,7 @@ def labelled_sets(path: Path, rng: Generator) -> None:
 
 def labels_of_sets(path: Path, rng: Generator) -> None:
     sets(path.parent / "sets.csv", rng)
-    rows = [(name, "pq"[i % 2], float(numbers(rng, 1)[0]), f"d{i // 2}") for i, name in enumerate("abcd")]
+    rows = [(name, "pq"[i % 2], int(rng.integers(20, 90)), f"d{i // 2}") for i, name in enumerate("abcd")]
     write_table(path, [("set", "label", "age", "donor"), *rows])
 
 

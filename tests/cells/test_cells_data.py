@@ -610,7 +610,7 @@ def test_labels_that_are_hardly_types_are_warned_of():
     with pytest.warns(UserWarning, match="depth has 53 different numbers, such as 0: each is taken for a type"):
         labels_of(read_cells(data), "depth")
     data.obs["kind"] = ["B cell", "B  cell ", "b cell", "T cell", None, *["T cell"] * 48]
-    spelled = "kind: 'B cell' and 'B  cell ' and 'b cell' are different classes; are they meant to be"
+    spelled = "kind: 'B cell' and 'B  cell ' and 'b cell' are different classes; is it meant"
     with pytest.warns(UserWarning, match=spelled):
         assert labels_of(read_cells(data), "kind")[4] is None
     data.obs["kind"] = ["Unknown", "nan", None, *["T cell"] * 50]

@@ -268,8 +268,8 @@ def choose_task(labels: LabelFile | None, values: pd.DataFrame, source: Origin, 
             raise bad_label(labels, values, source, column, (values[column] == words[0]).to_numpy(), bound)
         (worded if words else measured if many else []).append(column)
     if measured and worded:
-        kinds = f"{measured[0]!r} is a number and {worded[0]!r} a class, and a model learns one kind"
-        raise ValueError(f"{kinds}: --target_columns chooses, --task classification takes all as classes")
+        kinds = f"{measured[0]!r} is a number and {worded[0]!r} a class, and a model learns one kind: --target_columns "
+        raise (source if labels is None else labels.file).error(None, f"{kinds}chooses, or --task classification")
     return "regression" if measured else "classification"
 
 
