@@ -211,8 +211,8 @@ def _wait(others: list[Future]) -> None:
             while others:
                 raised = (None if others[-1].cancel() else others[-1].exception()) or raised
                 others.pop()
-        except BaseException as error:
-            raised = error
+        except BaseException as error:  # in a lock's own waiting, what a signal raises ends in a RuntimeError of it
+            raised = (isinstance(error, RuntimeError) and error.__context__) or error
     if raised is not None:
         raise raised
 
